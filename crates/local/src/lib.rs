@@ -1,0 +1,3 @@
+//! The local world: everything Ostler meets in AWS and at GitHub, as processes on loopback.
+
+pub mod time;
