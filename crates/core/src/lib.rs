@@ -1,3 +1,13 @@
 //! The domain of Ostler: types, decisions, ports and use cases. No AWS, no HTTP, no clock of its own.
 
+pub mod config;
+pub mod error;
+pub mod job;
+pub mod labels;
+pub mod names;
+pub mod ports;
+pub mod report;
+pub mod secret;
 pub mod time;
+
+pub use error::{Error, Result};

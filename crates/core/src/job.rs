@@ -1,0 +1,176 @@
+//! Jobs, and the input with which a runner is started for one.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::labels::Labels;
+use crate::time::Timestamp;
+
+/// A GitHub `workflow_job` id. They are 64-bit; -1 stands for "no job in particular" (a warm runner).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(pub i64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A repository as seen through an installation of the App.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Repository {
+    /// Login of the user or organisation.
+    pub owner: String,
+    /// Name without the owner.
+    pub name: String,
+    /// The App's installation there; `None` where the event did not say (it is looked up when needed).
+    pub installation: Option<i64>,
+}
+
+impl fmt::Display for Repository {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.owner, self.name)
+    }
+}
+
+/// The input of an execution: a public contract. Every key is always written; inputs that other systems
+/// wrote, without the last ones, are understood.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RunnerInput {
+    /// Login of the repository's owner.
+    pub owner: String,
+    /// Name of the repository.
+    pub repo: String,
+    /// The job that the runner is started for; -1 for a warm runner.
+    #[serde(default = "no_job", deserialize_with = "id_or_none")]
+    pub job_id: i64,
+    /// The job's page at GitHub.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    pub job_url: String,
+    /// The App's installation; -1 where unknown.
+    #[serde(default = "no_job", deserialize_with = "id_or_none")]
+    pub installation_id: i64,
+    /// What the job asks for, comma-joined.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    pub job_labels: String,
+    /// The tier's name.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    pub provider: String,
+    /// What the runner registers, comma-joined.
+    #[serde(default, deserialize_with = "text_or_empty")]
+    pub labels: String,
+    /// Idle time after which the runner is ended, in seconds.
+    #[serde(default)]
+    pub max_idle_seconds: u64,
+    /// The job's `created_at` at GitHub, so that equal deliveries make equal inputs. Absent in inputs of
+    /// other systems.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queued_at: Option<String>,
+}
+
+impl RunnerInput {
+    /// The job that the runner is started for; `None` for a warm one.
+    pub fn job(&self) -> Option<JobId> {
+        (self.job_id > 0).then_some(JobId(self.job_id))
+    }
+
+    /// Where the job lives.
+    pub fn repository(&self) -> Repository {
+        Repository {
+            owner: self.owner.clone(),
+            name: self.repo.clone(),
+            installation: (self.installation_id > 0).then_some(self.installation_id),
+        }
+    }
+
+    /// What the job asks for.
+    pub fn wanted(&self) -> Labels {
+        Labels::from_joined(&self.job_labels)
+    }
+
+    /// What the runner registers.
+    pub fn registered(&self) -> Labels {
+        Labels::from_joined(&self.labels)
+    }
+
+    /// Whether a runner started with this input can run a job that asks for `wanted`. Inputs of other
+    /// systems do not list `self-hosted` though their runners have it.
+    pub fn covers(&self, wanted: &Labels) -> bool {
+        let own = self.registered();
+        if self.queued_at.is_some() { own.cover(wanted) } else { own.cover_foreign(wanted) }
+    }
+
+    /// When GitHub queued the job, where it is known.
+    pub fn queued(&self) -> Option<Timestamp> {
+        self.queued_at.as_deref().and_then(Timestamp::parse)
+    }
+}
+
+const fn no_job() -> i64 {
+    -1
+}
+
+fn id_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+    let value = serde_json::Value::deserialize(from)?;
+    let id = value.as_i64().or_else(|| value.as_str().and_then(|text| text.parse().ok()));
+    Ok(id.filter(|id| *id > 0).unwrap_or(-1))
+}
+
+fn text_or_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_input_is_the_public_contract() {
+        let input = RunnerInput {
+            owner: "acme".into(),
+            repo: "widgets".into(),
+            job_id: 42,
+            job_url: "https://github.com/acme/widgets/actions/runs/1/job/42".into(),
+            installation_id: -1,
+            job_labels: "self-hosted,linux".into(),
+            provider: "linux-x64".into(),
+            labels: "self-hosted,linux,x64".into(),
+            max_idle_seconds: 300,
+            queued_at: Some("2026-11-30T12:00:00Z".into()),
+        };
+        assert_eq!(
+            serde_json::to_value(&input).unwrap(),
+            json!({"owner": "acme", "repo": "widgets", "jobId": 42,
+                "jobUrl": "https://github.com/acme/widgets/actions/runs/1/job/42", "installationId": -1,
+                "jobLabels": "self-hosted,linux", "provider": "linux-x64",
+                "labels": "self-hosted,linux,x64", "maxIdleSeconds": 300,
+                "queuedAt": "2026-11-30T12:00:00Z"})
+        );
+        assert!(input.covers(&Labels::new(["X64"])));
+    }
+
+    #[test]
+    fn inputs_of_other_systems_are_understood() {
+        let input: RunnerInput = serde_json::from_value(json!({"owner": "acme", "repo": "widgets",
+            "jobId": 42, "jobUrl": null, "installationId": null, "jobLabels": "gpu", "provider": "p",
+            "labels": "gpu", "maxIdleSeconds": 300}))
+        .unwrap();
+        assert_eq!(input.repository().installation, None);
+        assert!(input.covers(&Labels::new(["self-hosted", "gpu"])));
+        assert_eq!(input.queued(), None);
+    }
+
+    #[test]
+    fn st_13_job_ids_zero_and_minus_one_are_no_job() {
+        for id in [0, -1] {
+            let input: RunnerInput =
+                serde_json::from_value(json!({"owner": "a", "repo": "w", "jobId": id})).unwrap();
+            assert_eq!(input.job(), None);
+        }
+    }
+}

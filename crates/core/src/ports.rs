@@ -1,0 +1,457 @@
+//! What the domain asks of the world. Each port is named for the need, not for the service that answers,
+//! and has one adapter in production (`crates/aws`, `crates/fleet`, `crates/github`) and one over the
+//! simulated world (`crates/sim`).
+//!
+//! Every call can fail before or after it took effect, and may be repeated; every method says what a
+//! repetition does.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::config::{Architecture, Registration, Settings, Tier};
+use crate::error::Result;
+use crate::job::{JobId, Repository, RunnerInput};
+use crate::labels::Labels;
+use crate::report::Report;
+use crate::secret::Secret;
+use crate::time::Timestamp;
+
+/// The time, and nothing else.
+pub trait Clock {
+    /// The time now.
+    fn now(&self) -> Timestamp;
+}
+
+/// Counts that become metrics.
+pub trait Telemetry {
+    /// Adds `value` to a metric, by tier where one is concerned.
+    fn count(&self, metric: &'static str, tier: Option<&str>, value: f64);
+}
+
+/// The configuration, kept for some minutes.
+pub trait Configuration {
+    /// The settings, at most five minutes old.
+    fn settings(&self) -> impl Future<Output = Result<Arc<Settings>>>;
+    /// Reads again, unless that was done in the last 60 s: for the case that a secret was rotated.
+    fn reread(&self) -> impl Future<Output = Result<Arc<Settings>>>;
+}
+
+/// An execution of the state machine: one runner's life.
+#[derive(Clone, Debug)]
+pub struct Execution {
+    /// Whether it is RUNNING.
+    pub running: bool,
+    /// When it was started.
+    pub started: Timestamp,
+    /// Its input; `None` if it is not one that we understand.
+    pub input: Option<RunnerInput>,
+}
+
+/// What a start did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// It was accepted; the date that the service gave. A date before the call means that an execution of
+    /// that name and input was running already.
+    Accepted {
+        /// The execution's start date.
+        started: Timestamp,
+    },
+    /// An execution of that name exists, closed or with another input.
+    Exists,
+}
+
+/// Starts and reads executions. Names are valid before they get here.
+pub trait Executions {
+    /// Starts one. A repetition with the same input answers `Accepted` with the first start's date while
+    /// it runs, `Exists` afterwards.
+    fn start(&self, name: &str, input: &RunnerInput) -> impl Future<Output = Result<Start>>;
+    /// The execution of that name; `None` only if the service says that there is none.
+    fn describe(&self, name: &str) -> impl Future<Output = Result<Option<Execution>>>;
+}
+
+/// `job#<id>` of the ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobRecord {
+    /// The latest runner started for it.
+    pub runner_name: Option<String>,
+    /// The labels that its runners register.
+    pub runner_labels: Option<Labels>,
+    /// Owner of the job's repository.
+    pub owner: Option<String>,
+    /// Name of the job's repository.
+    pub repo: Option<String>,
+    /// When GitHub said that it was cancelled before it ran.
+    pub cancelled_at: Option<Timestamp>,
+}
+
+/// Which job a runner is known to have run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ran {
+    /// None that we know of.
+    #[default]
+    Unknown,
+    /// Another than its own, of which GitHub does not tell us: it was seen busy, or its registration gone.
+    Taken,
+    /// This one, by GitHub's own word.
+    Job {
+        /// The job.
+        id: JobId,
+        /// `owner/name` of the job's repository, where known.
+        repository: Option<String>,
+    },
+}
+
+/// `runner#<name>` of the ledger.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunnerRecord {
+    /// Its id at GitHub, once registered.
+    pub runner_id: Option<i64>,
+    /// Whether its registration was handed to the instance (it may have been claimed since).
+    pub handed_over: bool,
+    /// What it is known to have run.
+    pub ran: Ran,
+    /// When its end began to be judged.
+    pub ended_at: Option<Timestamp>,
+}
+
+/// GitHub has said "later" to an owner's registrations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Until when nothing is launched for that owner.
+    pub until: Timestamp,
+    /// What GitHub refused.
+    pub reason: String,
+}
+
+/// The table of jobs and runners. Reads are strongly consistent; an item past its `ttl` is not there.
+pub trait Ledger {
+    /// Records that `name` is started for the input's job: what is there is kept, the latest runner moves
+    /// only forward ([`crate::names::Lineage::rank`]). Answers the item after the update (or the one that
+    /// was ahead). Repeatable.
+    fn record_job(
+        &self,
+        name: &str,
+        input: &RunnerInput,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<JobRecord>>;
+    /// The job's item.
+    fn job(&self, id: JobId) -> impl Future<Output = Result<Option<JobRecord>>>;
+    /// Notes that the job was cancelled before it ran, even if nothing is known of it. Repeatable.
+    fn cancel_job(
+        &self,
+        id: JobId,
+        at: Timestamp,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
+    /// The runner's item; the empty record if there is none.
+    fn runner(&self, name: &str) -> impl Future<Output = Result<RunnerRecord>>;
+    /// Notes the runner's id at GitHub. Repeatable; a later id wins.
+    fn record_registration(
+        &self,
+        name: &str,
+        runner_id: i64,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
+    /// Notes that the registration was handed to the instance. Repeatable.
+    fn record_handover(&self, name: &str) -> impl Future<Output = Result<()>>;
+    /// Notes what the runner ran. A job's id replaces `Taken`, never the other way; nothing replaces a
+    /// job's id. Repeatable.
+    fn account(
+        &self,
+        name: &str,
+        ran: &Ran,
+        at: Timestamp,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
+    /// Notes that the runner's end is being judged. Repeatable; the first time stays.
+    fn end_runner(
+        &self,
+        name: &str,
+        at: Timestamp,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
+    /// Whether GitHub has said "later" to that owner, and until when.
+    fn blocked(&self, owner: &str) -> impl Future<Output = Result<Option<Block>>>;
+    /// Notes that GitHub has said "later".
+    fn block(&self, owner: &str, block: &Block) -> impl Future<Output = Result<()>>;
+}
+
+/// A job's state as the domain needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobStatus {
+    /// Waits for a runner.
+    Queued,
+    /// Waits for something else: an approval, a concurrency group (`waiting`, `pending`, `requested`).
+    Held,
+    /// Runs.
+    InProgress,
+    /// Is over.
+    Completed,
+}
+
+/// GitHub's record of a job.
+#[derive(Clone, Debug)]
+pub struct ForgeJob {
+    /// Its state.
+    pub status: JobStatus,
+    /// The runner it runs or ran on; `None` for 0, "" and null.
+    pub runner_name: Option<String>,
+    /// What it asks for.
+    pub labels: Labels,
+    /// When GitHub created it.
+    pub created: Option<Timestamp>,
+}
+
+/// Where runners are registered and looked up.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The job's repository.
+    pub repository: Repository,
+    /// With its owner or with itself.
+    pub level: Registration,
+}
+
+/// A runner's entry at GitHub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// Its id.
+    pub id: i64,
+    /// Its name.
+    pub name: String,
+    /// Whether it is connected.
+    pub online: bool,
+    /// Whether GitHub believes it to run a job. This lags by minutes and can be wrong both ways.
+    pub busy: bool,
+}
+
+/// A just-in-time registration.
+#[derive(Clone, Debug)]
+pub struct Jit {
+    /// The runner's id at GitHub.
+    pub runner_id: i64,
+    /// What the runner starts with: good for one runner, once. 2 to 64 KiB of base64.
+    pub config: Secret,
+}
+
+/// Why GitHub did not register a runner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// 409: a runner of that name exists.
+    NameTaken,
+    /// 422: the runner group has its 10,000 runners.
+    GroupFull(String),
+    /// 404: there is no such runner group.
+    GroupUnknown(String),
+    /// 403: the group belongs to GitHub's own runners, or is closed to us.
+    GroupForbidden(String),
+    /// 401, 403, 404: the App may not register runners there; the text says what to grant.
+    NotAllowed(String),
+    /// 422 for another reason: the request itself is wrong.
+    Invalid(String),
+    /// A primary or secondary rate limit.
+    Limited {
+        /// When GitHub said to come back, from now.
+        after: Duration,
+        /// GitHub's words.
+        reason: String,
+    },
+    /// The answer was lost or 5xx: a registration may have been made. Look before asking again.
+    Ambiguous(String),
+}
+
+/// What a removal did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Removed. GitHub's busy flag lags, so this does not prove that the runner was idle.
+    Removed,
+    /// Was not there.
+    Gone,
+    /// Refused, because it runs a job.
+    Busy,
+}
+
+/// GitHub (or GHES). Failed look-ups are errors; `None` is always GitHub's own word.
+pub trait Forge {
+    /// The job; `None` if GitHub answers 404 for it while the repository can be read, or is itself gone
+    /// under a valid token.
+    fn job(&self, at: &Repository, id: JobId) -> impl Future<Output = Result<Option<ForgeJob>>>;
+    /// Whether the newest status of a deployment is `waiting`.
+    fn deployment_waits(&self, at: &Repository, deployment: i64) -> impl Future<Output = Result<bool>>;
+    /// The registration with that id.
+    fn runner(&self, place: &Place, id: i64) -> impl Future<Output = Result<Option<Registered>>>;
+    /// The registration with exactly that name.
+    fn runner_named(
+        &self,
+        place: &Place,
+        name: &str,
+    ) -> impl Future<Output = Result<Option<Registered>>>;
+    /// Registers a runner. Not repeatable: the inner error says what GitHub answered; it is never sent
+    /// twice by the adapter.
+    fn register(
+        &self,
+        place: &Place,
+        name: &str,
+        group: Option<&str>,
+        labels: &Labels,
+    ) -> impl Future<Output = std::result::Result<Jit, Refusal>>;
+    /// Removes a registration. Repeatable.
+    fn remove_runner(&self, place: &Place, id: i64) -> impl Future<Output = Result<Removal>>;
+}
+
+/// State of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InstanceState {
+    /// Starting.
+    Pending,
+    /// Running.
+    Running,
+    /// Stopping or stopped: not ours to be, but there.
+    Stopped,
+    /// Shutting down or terminated.
+    Ended,
+}
+
+/// A machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// `i-…`.
+    pub id: String,
+    /// Its state.
+    pub state: InstanceState,
+    /// EC2's reason for the last change, where it gives one: `Client.InternalError: …`.
+    pub reason: Option<String>,
+}
+
+/// One purchase of a machine.
+#[derive(Clone, Debug)]
+pub struct LaunchOrder<'a> {
+    /// The runner.
+    pub runner: &'a str,
+    /// `owner/name` of the job's repository, for the tag.
+    pub repository: String,
+    /// Its tier.
+    pub tier: &'a Tier,
+    /// Spot or on-demand.
+    pub spot: bool,
+    /// Makes repetitions of the same purchase one purchase; at most 64 characters.
+    pub token: String,
+    /// Until when the reaper leaves the machine alone.
+    pub until: Timestamp,
+}
+
+/// Why EC2 sold nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shortage {
+    /// No machine of that kind there at this time.
+    Capacity,
+    /// The account's quota is used up.
+    Quota,
+    /// Too many requests.
+    Throttled,
+    /// Image, profile, subnet or permission: an operator has to act.
+    Configuration,
+    /// A code that we don't know; taken for passing.
+    Unknown,
+}
+
+/// What a launch did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Launch {
+    /// One machine, and others that were not asked for (they are to be ended).
+    Started {
+        /// The instance.
+        instance: String,
+        /// Instances beyond the first.
+        surplus: Vec<String>,
+    },
+    /// None: the gravest reason, and a text that names code and cure.
+    Refused {
+        /// The reason.
+        shortage: Shortage,
+        /// EC2's code and words, and what to fix where an operator must.
+        text: String,
+    },
+    /// The token was used before with other parameters (the tier changed in between).
+    TokenUsed,
+}
+
+/// Machines.
+pub trait Fleet {
+    /// Buys one. Repeatable under the same token.
+    fn launch(&self, order: &LaunchOrder<'_>) -> impl Future<Output = Result<Launch>>;
+    /// The instances tagged with that runner and this install's owner, ended ones included while EC2
+    /// lists them. The list lags a launch by seconds: an empty one proves nothing about a new instance.
+    fn of_runner(&self, name: &str) -> impl Future<Output = Result<Vec<Instance>>>;
+    /// The instance; `None` if EC2 does not list it.
+    fn instance(&self, id: &str) -> impl Future<Output = Result<Option<Instance>>>;
+    /// How many instances of the tier are pending or running.
+    fn live_in_tier(&self, tier: &str) -> impl Future<Output = Result<u32>>;
+    /// Ends one. Repeatable; one that is not there counts as ended.
+    fn terminate(&self, id: &str) -> impl Future<Output = Result<()>>;
+}
+
+/// The way of a registration to its instance.
+pub trait Handoff {
+    /// Lays it down for the instance. Repeatable.
+    fn put(&self, instance: &str, jit: &Jit, expires: Timestamp) -> impl Future<Output = Result<()>>;
+    /// Whether it still lies there, unclaimed.
+    fn lies(&self, instance: &str) -> impl Future<Output = Result<bool>>;
+    /// Takes it away; whether it was still there.
+    fn withdraw(&self, instance: &str) -> impl Future<Output = Result<bool>>;
+}
+
+/// Reports of which runner took which job, for the stolen-runner handler.
+pub trait ReportQueue {
+    /// Sends GitHub's signed word. Repeatable: the queue drops the second within five minutes, and the
+    /// handler is idempotent.
+    fn send(&self, report: &Report) -> impl Future<Output = Result<()>>;
+}
+
+/// An operator's own function that chooses the tier of a job.
+pub trait Selector {
+    /// Asks it; `function` is its name or ARN. An answer of the function that is an error is an error.
+    fn choose(&self, function: &str, request: &Value) -> impl Future<Output = Result<Value>>;
+}
+
+/// What supply, debt and payment need; every use case has it.
+pub trait Context {
+    /// Jobs and runners.
+    type Ledger: Ledger;
+    /// The state machine.
+    type Executions: Executions;
+    /// GitHub.
+    type Forge: Forge;
+    /// The table.
+    fn ledger(&self) -> &Self::Ledger;
+    /// The state machine.
+    fn executions(&self) -> &Self::Executions;
+    /// GitHub.
+    fn forge(&self) -> &Self::Forge;
+    /// The time.
+    fn clock(&self) -> &impl Clock;
+    /// Metrics.
+    fn telemetry(&self) -> &impl Telemetry;
+}
+
+/// What the life of a runner needs besides.
+pub trait RunnerContext: Context {
+    /// Machines.
+    type Fleet: Fleet;
+    /// Registrations on their way.
+    type Handoff: Handoff;
+    /// Machines.
+    fn fleet(&self) -> &Self::Fleet;
+    /// Registrations on their way.
+    fn handoff(&self) -> &Self::Handoff;
+}
+
+/// The instance types' architecture as EC2 names it.
+pub const fn ec2_architecture(architecture: Architecture) -> &'static str {
+    match architecture {
+        Architecture::X64 => "x86_64",
+        Architecture::Arm64 => "arm64",
+    }
+}
