@@ -1,1 +1,3 @@
-//! ostler-sim
+//! A world in memory under virtual time, for tests: models that are told the time and owe all chance to a seed.
+
+pub mod github;
