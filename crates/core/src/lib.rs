@@ -1,6 +1,7 @@
 //! The domain of Ostler: types, decisions, ports and use cases. No AWS, no HTTP, no clock of its own.
 
 pub mod config;
+pub mod debts;
 pub mod error;
 pub mod job;
 pub mod labels;
@@ -8,6 +9,8 @@ pub mod names;
 pub mod ports;
 pub mod report;
 pub mod secret;
+pub mod supply;
 pub mod time;
+pub mod webhook;
 
 pub use error::{Error, Result};

@@ -27,8 +27,9 @@ pub trait Clock {
 
 /// Counts that become metrics.
 pub trait Telemetry {
-    /// Adds `value` to a metric, by tier where one is concerned.
-    fn count(&self, metric: &'static str, tier: Option<&str>, value: f64);
+    /// Adds `value` to a metric, by one dimension (name, value) where that tells more: `("Tier", "small")`.
+    /// Values of dimensions come from a bounded set.
+    fn count(&self, metric: &'static str, by: Option<(&'static str, &str)>, value: f64);
 }
 
 /// The configuration, kept for some minutes.
@@ -434,6 +435,22 @@ pub trait Context {
     fn clock(&self) -> &impl Clock;
     /// Metrics.
     fn telemetry(&self) -> &impl Telemetry;
+}
+
+/// What the webhook needs besides.
+pub trait WebhookContext: Context {
+    /// The configuration.
+    type Configuration: Configuration;
+    /// Reports.
+    type Reports: ReportQueue;
+    /// The operator's selector.
+    type Selector: Selector;
+    /// The configuration.
+    fn configuration(&self) -> &Self::Configuration;
+    /// Reports.
+    fn reports(&self) -> &Self::Reports;
+    /// The operator's selector.
+    fn selector(&self) -> &Self::Selector;
 }
 
 /// What the life of a runner needs besides.

@@ -1,0 +1,365 @@
+//! Supply: whether a waiting job has a runner that is bound to come free for it, and whose debt a lost
+//! runner is. Pure rules over observed facts; the design's section 6 in code.
+//!
+//! A rule that lacks a fact says which ([`Need`]); the caller observes it and asks again. So the rules
+//! stay pure functions, and only what decides is looked up.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::job::{JobId, Repository, RunnerInput};
+use crate::labels::Labels;
+use crate::names::{NameKey, is_plausible};
+use crate::ports::{Execution, ForgeJob, JobRecord, JobStatus, Ran, RunnerRecord};
+
+/// Steps from a job to the runner that will serve it. Longer chains of shuffles have not been seen in
+/// 10^7 simulated schedules; the bound ends cycles.
+const MAX_CHAIN: usize = 10;
+
+/// A fact that a rule needs and that has not been observed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The ledger's item of a job.
+    Job(JobId),
+    /// The ledger's item of a runner.
+    Runner(String),
+    /// An execution.
+    Execution(String),
+    /// GitHub's record of a job.
+    Forge(Repository, JobId),
+}
+
+/// What has been observed. Every entry was read; `None` in one is the source's own word that there is
+/// nothing.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    names: &'a NameKey,
+    /// Ledger items of jobs.
+    pub jobs: HashMap<JobId, Option<JobRecord>>,
+    /// Ledger items of runners.
+    pub runners: HashMap<String, RunnerRecord>,
+    /// Executions by name.
+    pub executions: HashMap<String, Option<Execution>>,
+    /// GitHub's records of jobs.
+    pub forge: HashMap<JobId, Option<ForgeJob>>,
+}
+
+/// A job by id, with its repository's name where that is known (the base name needs it).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobKey {
+    /// The job.
+    pub id: JobId,
+    /// Name of its repository, without the owner.
+    pub repo: Option<String>,
+}
+
+impl JobKey {
+    /// The job of an input; `None` for a warm runner.
+    pub fn of(input: &RunnerInput) -> Option<Self> {
+        input.job().map(|id| Self { id, repo: Some(input.repo.clone()) })
+    }
+
+    /// A job that the ledger names, with `owner/name` where it was noted.
+    pub fn noted(id: JobId, repository: Option<&str>) -> Self {
+        let repo = repository.and_then(|full| full.split_once('/')).map(|(_, name)| name.to_owned());
+        Self { id, repo }
+    }
+}
+
+/// Whose debt a lost runner is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Debt {
+    /// The input of the job that waits; `None` if nobody does.
+    pub owner: Option<RunnerInput>,
+    /// Runners that the look-ups accounted for on the way: runner, job, `owner/name`.
+    pub accounts: Vec<(String, JobId, String)>,
+}
+
+impl<'a> Facts<'a> {
+    /// Nothing observed yet.
+    pub fn new(names: &'a NameKey) -> Self {
+        Self {
+            names,
+            jobs: HashMap::new(),
+            runners: HashMap::new(),
+            executions: HashMap::new(),
+            forge: HashMap::new(),
+        }
+    }
+
+    fn runner(&self, name: &str) -> Result<&RunnerRecord, Need> {
+        self.runners.get(name).ok_or_else(|| Need::Runner(name.to_owned()))
+    }
+
+    fn execution(&self, name: &str) -> Result<Option<&Execution>, Need> {
+        match self.executions.get(name) {
+            Some(execution) => Ok(execution.as_ref()),
+            None => Err(Need::Execution(name.to_owned())),
+        }
+    }
+
+    /// Whether that runner can still get a job: its execution runs, and nothing is known of a job it ran
+    /// or of its end. The runner being judged (`except`) never counts.
+    pub fn available(&self, name: &str, except: Option<&str>) -> Result<bool, Need> {
+        if except == Some(name) {
+            return Ok(false);
+        }
+        let record = self.runner(name)?;
+        if record.ran != Ran::Unknown || record.ended_at.is_some() {
+            return Ok(false);
+        }
+        Ok(self.execution(name)?.is_some_and(|execution| execution.running))
+    }
+
+    /// The latest runner of a job: the ledger's, else the execution of its base name if there is one.
+    pub fn latest(&self, job: &JobKey) -> Result<Option<String>, Need> {
+        let record = self.jobs.get(&job.id).ok_or(Need::Job(job.id))?;
+        if let Some(name) = record.as_ref().and_then(|record| record.runner_name.clone()) {
+            return Ok(Some(name));
+        }
+        let noted = record.as_ref().and_then(|record| record.repo.as_ref());
+        let Some(repo) = noted.or(job.repo.as_ref()) else { return Ok(None) };
+        let base = self.names.base_name(repo, job.id);
+        Ok(self.execution(&base)?.map(|_| base))
+    }
+
+    /// Whether a runner is bound to come free for `job`: latest runner, the job that it ran, that job's
+    /// latest runner, and so on; the first available one decides, by whether its labels cover what `job`
+    /// asks for.
+    pub fn supply(
+        &self,
+        job: &JobKey,
+        wanted: &Labels,
+        except: Option<&str>,
+    ) -> Result<bool, Need> {
+        let mut at = job.clone();
+        for _ in 0..MAX_CHAIN {
+            let Some(name) = self.latest(&at)? else { return Ok(false) };
+            if self.available(&name, except)? {
+                let input = self.execution(&name)?.and_then(|execution| execution.input.as_ref());
+                return Ok(input.is_some_and(|input| input.covers(wanted)));
+            }
+            match &self.runner(&name)?.ran {
+                Ran::Job { id, repository } => at = JobKey::noted(*id, repository.as_deref()),
+                Ran::Taken | Ran::Unknown => return Ok(false),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whose debt it is that a runner started with `own` is lost: back through GitHub's records from its
+    /// own job to the one that waits.
+    pub fn debt(&self, own: &RunnerInput) -> Result<Debt, Need> {
+        let mut debt = Debt::default();
+        let mut seen = HashSet::new();
+        let mut at = own;
+        while let Some(id) = at.job() {
+            if !seen.insert(id) {
+                return Ok(debt);
+            }
+            let repository = at.repository();
+            let full_name = repository.to_string();
+            let Some(record) = self.forge.get(&id) else { return Err(Need::Forge(repository, id)) };
+            let Some(record) = record else { return Ok(debt) };
+            if record.status == JobStatus::Queued {
+                debt.owner = Some(at.clone());
+                return Ok(debt);
+            }
+            let Some(name) = record.runner_name.as_deref().filter(|name| is_plausible(name)) else {
+                return Ok(debt);
+            };
+            let Some(input) = self.execution(name)?.and_then(|execution| execution.input.as_ref())
+            else {
+                return Ok(debt);
+            };
+            debt.accounts.push((name.to_owned(), id, full_name));
+            at = input;
+        }
+        Ok(debt)
+    }
+
+    /// Whether a runner that GitHub has just connected with a strange job `k` is judged too early: a job
+    /// that a tier of ours would take and that nothing is known of may only have a late `queued` event.
+    pub fn too_early(
+        &self,
+        job: &JobKey,
+        repository: &Repository,
+        accepts: impl Fn(&Labels) -> bool,
+        young: impl Fn(&ForgeJob) -> bool,
+    ) -> Result<bool, Need> {
+        if self.latest(job)?.is_some() {
+            return Ok(false);
+        }
+        let Some(record) = self.forge.get(&job.id) else {
+            return Err(Need::Forge(repository.clone(), job.id));
+        };
+        Ok(record.as_ref().is_some_and(|record| young(record) && accepts(&record.labels)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Timestamp;
+
+    fn key() -> NameKey {
+        NameKey::new("k").unwrap()
+    }
+
+    fn input(id: i64, job_labels: &str, labels: &str) -> RunnerInput {
+        RunnerInput {
+            owner: "acme".into(),
+            repo: "widgets".into(),
+            job_id: id,
+            job_url: String::new(),
+            installation_id: 1,
+            job_labels: job_labels.into(),
+            provider: "t".into(),
+            labels: labels.into(),
+            max_idle_seconds: 300,
+            queued_at: Some("2026-11-30T12:00:00Z".into()),
+        }
+    }
+
+    fn job(id: i64) -> JobKey {
+        JobKey { id: JobId(id), repo: Some("widgets".into()) }
+    }
+
+    /// A small world: jobs 1.. with labels "a", their base runners all running.
+    struct Small {
+        key: NameKey,
+    }
+
+    impl Small {
+        fn facts(&self, jobs: i64) -> Facts<'_> {
+            let mut facts = Facts::new(&self.key);
+            for id in 1..=jobs {
+                let name = self.name(id);
+                facts.jobs.insert(
+                    JobId(id),
+                    Some(JobRecord { runner_name: Some(name.clone()), ..JobRecord::default() }),
+                );
+                facts.runners.insert(name.clone(), RunnerRecord::default());
+                facts.executions.insert(name, Some(running(input(id, "a", "a"))));
+                facts.forge.insert(JobId(id), Some(forge(JobStatus::Queued, None)));
+            }
+            facts
+        }
+
+        fn name(&self, id: i64) -> String {
+            self.key.base_name("widgets", JobId(id))
+        }
+    }
+
+    fn running(input: RunnerInput) -> Execution {
+        Execution { running: true, started: Timestamp::default(), input: Some(input) }
+    }
+
+    fn forge(status: JobStatus, runner: Option<&str>) -> ForgeJob {
+        ForgeJob {
+            status,
+            runner_name: runner.map(str::to_owned),
+            labels: Labels::new(["a"]),
+            created: None,
+        }
+    }
+
+    fn ran(id: i64) -> RunnerRecord {
+        let repository = Some("acme/widgets".into());
+        RunnerRecord { ran: Ran::Job { id: JobId(id), repository }, ..RunnerRecord::default() }
+    }
+
+    #[test]
+    fn a_waiting_job_has_its_own_runner_as_supply() {
+        let world = Small { key: key() };
+        let facts = world.facts(1);
+        assert_eq!(facts.supply(&job(1), &Labels::new(["a"]), None), Ok(true));
+        assert_eq!(facts.supply(&job(1), &Labels::new(["b"]), None), Ok(false), "labels decide");
+        let name = world.name(1);
+        assert_eq!(facts.supply(&job(1), &Labels::new(["a"]), Some(&name)), Ok(false), "not itself");
+    }
+
+    #[test]
+    fn st_10_a_shuffle_between_compatible_jobs_leaves_both_supplied() {
+        let world = Small { key: key() };
+        let mut facts = world.facts(2);
+        facts.runners.insert(world.name(1), ran(2));
+        assert_eq!(facts.supply(&job(1), &Labels::new(["a"]), None), Ok(true));
+        facts.runners.insert(world.name(2), ran(1));
+        assert_eq!(facts.supply(&job(1), &Labels::new(["a"]), None), Ok(false), "a full swap");
+    }
+
+    #[test]
+    fn taken_ended_and_closed_runners_are_no_supply() {
+        let world = Small { key: key() };
+        let wanted = Labels::new(["a"]);
+        let mut facts = world.facts(1);
+        let name = world.name(1);
+        facts.runners.insert(name.clone(), RunnerRecord { ran: Ran::Taken, ..Default::default() });
+        assert_eq!(facts.supply(&job(1), &wanted, None), Ok(false));
+        let ended = RunnerRecord { ended_at: Some(Timestamp::default()), ..Default::default() };
+        facts.runners.insert(name.clone(), ended);
+        assert_eq!(facts.supply(&job(1), &wanted, None), Ok(false));
+        facts.runners.insert(name.clone(), RunnerRecord::default());
+        let closed = Execution { running: false, ..running(input(1, "a", "a")) };
+        facts.executions.insert(name, Some(closed));
+        assert_eq!(facts.supply(&job(1), &wanted, None), Ok(false));
+    }
+
+    #[test]
+    fn an_unrecorded_job_is_found_by_its_base_name() {
+        let world = Small { key: key() };
+        let mut facts = world.facts(1);
+        facts.jobs.insert(JobId(1), None);
+        assert_eq!(facts.latest(&job(1)), Ok(Some(world.name(1))));
+        facts.executions.insert(world.name(1), None);
+        assert_eq!(facts.latest(&job(1)), Ok(None));
+        assert_eq!(facts.latest(&JobKey { id: JobId(1), repo: None }), Ok(None));
+    }
+
+    #[test]
+    fn the_debt_goes_back_to_the_job_that_waits() {
+        let world = Small { key: key() };
+        let mut facts = world.facts(3);
+        facts.forge.insert(JobId(1), Some(forge(JobStatus::InProgress, Some(&world.name(2)))));
+        facts.forge.insert(JobId(2), Some(forge(JobStatus::Completed, Some(&world.name(3)))));
+        let debt = facts.debt(&input(1, "a", "a")).unwrap();
+        assert_eq!(debt.owner.map(|owner| owner.job_id), Some(3));
+        let accounts: Vec<_> = debt.accounts.iter().map(|(name, id, _)| (name.clone(), id.0)).collect();
+        assert_eq!(accounts, [(world.name(2), 1), (world.name(3), 2)]);
+    }
+
+    #[test]
+    fn nobody_owes_where_nobody_waits() {
+        let world = Small { key: key() };
+        let own = input(1, "a", "a");
+        for end in [
+            Some(forge(JobStatus::Held, None)),
+            Some(forge(JobStatus::Completed, None)),
+            Some(forge(JobStatus::InProgress, Some("GitHub Actions 6"))),
+            Some(forge(JobStatus::InProgress, Some(&world.name(1)))),
+            None,
+        ] {
+            let mut facts = world.facts(1);
+            facts.forge.insert(JobId(1), end.clone());
+            assert_eq!(facts.debt(&own).unwrap().owner, None, "{end:?}");
+        }
+        let mut facts = world.facts(2);
+        facts.executions.insert("theirs".into(), None);
+        facts.forge.insert(JobId(1), Some(forge(JobStatus::InProgress, Some("theirs"))));
+        assert_eq!(facts.debt(&own).unwrap(), Debt::default(), "a runner that is not ours");
+        let warm = RunnerInput { job_id: -1, ..own };
+        assert_eq!(facts.debt(&warm).unwrap(), Debt::default());
+    }
+
+    #[test]
+    fn a_missing_fact_is_asked_for_and_never_assumed() {
+        let world = Small { key: key() };
+        let empty = Facts::new(&world.key);
+        let wanted = Labels::new(["a"]);
+        assert_eq!(empty.supply(&job(1), &wanted, None), Err(Need::Job(JobId(1))));
+        assert!(matches!(empty.debt(&input(1, "a", "a")), Err(Need::Forge(_, JobId(1)))));
+        let mut facts = world.facts(1);
+        facts.runners.clear();
+        assert_eq!(facts.supply(&job(1), &wanted, None), Err(Need::Runner(world.name(1))));
+    }
+}

@@ -1,0 +1,298 @@
+//! Use case: a delivery from GitHub. Verify, select, start; report jobs that have started; note jobs that
+//! were cancelled before they ran.
+//!
+//! Invariants: nothing happens before the signature is verified. A delivery that can't be used is never
+//! answered 5xx (it would come back for days); one that could not be handled for the moment always is, so
+//! that GitHub shows it as failed and it can be delivered again.
+
+mod payload;
+mod request;
+mod selection;
+mod signature;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tracing::{error, info, warn};
+
+pub use payload::Payload;
+pub use request::{Answer, MAX_BODY, Request};
+pub use signature::{sign, verify};
+
+use crate::config::{AppSettings, PublicRepositories, Settings};
+use crate::debts::{Debts, Payment};
+use crate::error::{Error, Result};
+use crate::labels::SELF_HOSTED;
+use crate::names::is_plausible;
+use crate::ports::{
+    Clock, Configuration, Forge, Ledger, ReportQueue, Telemetry, WebhookContext,
+};
+use crate::report::Report;
+use crate::secret::Secret;
+use selection::Choice;
+
+/// A cancellation is needed as long as the job's launch may still be retried: GitHub keeps a job queued
+/// for 24 h and cancels it up to 48 h later; the ledger's other job items live as long.
+const CANCELLATION_KEPT: Duration = Duration::from_secs(4 * 86_400);
+
+/// Why a queued job got no runner: the metric `JobRefused` by `Reason`, and the words of the answer.
+#[derive(Clone, Copy)]
+enum Refused {
+    NotSelfHosted,
+    NoTier,
+    NotAllowed,
+    Public,
+    Selector,
+}
+
+impl Refused {
+    const fn told(self) -> (&'static str, &'static str) {
+        match self {
+            Self::NotSelfHosted => ("NotSelfHosted", "the job does not ask for self-hosted"),
+            Self::NoTier => ("NoTier", "no tier has all of the job's labels"),
+            Self::NotAllowed => ("NotAllowed", "the repository is not on the allow list"),
+            Self::Public => ("Public", "the repository is public"),
+            Self::Selector => ("Selector", "the provider selector chose none"),
+        }
+    }
+}
+
+/// Handles one Lambda event and answers in the shape of the front end that sent it.
+pub async fn handle<C: WebhookContext>(context: &C, event: &Value) -> Value {
+    let request = match Request::read(event) {
+        Ok(request) => request,
+        Err(answer) => {
+            warn!(status = answer.status, "a request could not be read");
+            return Request::default().respond(&answer);
+        }
+    };
+    let answer = receive(context, &request).await;
+    if answer.status >= 500 {
+        context.telemetry().count("WebhookUnavailable", None, 1.0);
+    }
+    request.respond(&answer)
+}
+
+async fn receive<C: WebhookContext>(context: &C, request: &Request) -> Answer {
+    let settings = match authenticate(context, request).await {
+        Ok(settings) => settings,
+        Err(answer) => return answer,
+    };
+    let delivery = request.header("x-github-delivery").unwrap_or_default();
+    match request.header("x-github-event") {
+        None => return Answer::new(400, "The header X-GitHub-Event is missing."),
+        Some("ping") => return Answer::new(200, "pong"),
+        Some("workflow_job") => {}
+        Some(other) => {
+            let kind = if is_plausible(other) { other } else { "other" };
+            info!(event = kind, delivery, "ignored an event that is not workflow_job");
+            context.telemetry().count("EventIgnored", Some(("Event", kind)), 1.0);
+            return Answer::new(200, "Ignored: only workflow_job events are used.");
+        }
+    }
+    let payload = match read_body(request) {
+        Ok(payload) => payload,
+        Err(answer) => {
+            warn!(status = answer.status, delivery, reason = answer.body, "a delivery can't be used");
+            context.telemetry().count("DeliveryUnusable", None, 1.0);
+            return answer;
+        }
+    };
+    act(context, &settings, &payload).await.unwrap_or_else(|failure| {
+        error!(delivery, job = payload.id.0, %failure, "a delivery could not be handled");
+        if matches!(failure, Error::Permanent(_)) {
+            context.telemetry().count("ConfigurationError", None, 1.0);
+        }
+        Answer::new(503, "The delivery could not be handled for the moment; please redeliver it.")
+    })
+}
+
+/// The settings under which the request is authentic, or the answer to one that is not.
+async fn authenticate<C: WebhookContext>(
+    context: &C,
+    request: &Request,
+) -> std::result::Result<Arc<Settings>, Answer> {
+    let unavailable = |failure: Error| {
+        error!(%failure, "the configuration can't be read");
+        Answer::new(503, "The configuration can't be read for the moment.")
+    };
+    let mut settings = context.configuration().settings().await.map_err(unavailable)?;
+    let signature = request.header("x-hub-signature-256");
+    let signed = |settings: &Settings| {
+        verify(signature, &request.body, &settings.webhook_secrets)
+    };
+    if !signed(&settings) {
+        // The secret may have been set or rotated since it was read.
+        settings = context.configuration().reread().await.map_err(unavailable)?;
+    }
+    if settings.webhook_secrets.iter().all(|secret: &Secret| secret.expose().is_empty()) {
+        return Err(Answer::new(503, "not configured"));
+    }
+    if !signed(&settings) {
+        let (bytes, present) = (request.body.len(), signature.is_some());
+        warn!(bytes, present, "a signature does not match");
+        context.telemetry().count("SignatureRefused", None, 1.0);
+        return Err(Answer::new(401, "The signature does not match."));
+    }
+    Ok(settings)
+}
+
+fn read_body(request: &Request) -> std::result::Result<Payload, Answer> {
+    let content = request.header("content-type").unwrap_or("application/json").to_lowercase();
+    let media = content.split(';').next().unwrap_or_default().trim();
+    let unwrapped;
+    let body = match media {
+        "application/json" => &request.body,
+        "application/x-www-form-urlencoded" => {
+            unwrapped = payload::form_field(&request.body, "payload")
+                .ok_or_else(|| Answer::new(200, "Ignored: the form has no readable field payload."))?;
+            &unwrapped
+        }
+        _ => {
+            return Err(Answer::new(
+                415,
+                "Set the webhook's \"Content type\" to application/json in its settings at GitHub.",
+            ));
+        }
+    };
+    let value: Value = serde_json::from_slice(body)
+        .map_err(|_| Answer::new(200, "Ignored: the body is not JSON."))?;
+    Payload::read(&value).map_err(|missing| Answer::new(200, format!("Ignored: {missing}.")))
+        .map(|payload| Payload { raw: Arc::new(value), ..payload })
+}
+
+async fn act<C: WebhookContext>(
+    context: &C,
+    settings: &Settings,
+    payload: &Payload,
+) -> Result<Answer> {
+    match payload.action.as_str() {
+        "queued" => queued(context, settings, payload).await,
+        "in_progress" => in_progress(context, payload).await,
+        "completed" => completed(context, settings, payload).await,
+        _ => Ok(Answer::new(200, "Ignored: nothing starts at this action.")),
+    }
+}
+
+async fn queued<C: WebhookContext>(
+    context: &C,
+    settings: &Settings,
+    payload: &Payload,
+) -> Result<Answer> {
+    let app = settings.app.as_ref().ok_or_else(|| not_set("control/app"))?;
+    let debts = Debts::new(context, settings)?;
+    let choice = match choose(context, settings, app, payload).await? {
+        Ok(choice) => choice,
+        Err(refused) => {
+            let (reason, words) = refused.told();
+            info!(job = payload.id.0, url = payload.url, reason, "no runner is started");
+            context.telemetry().count("JobRefused", Some(("Reason", reason)), 1.0);
+            return Ok(Answer::new(200, format!("No runner is started: {words}.")));
+        }
+    };
+    if waits_for_approval(context, payload).await {
+        info!(job = payload.id.0, "no runner is started: the job's deployment waits for approval");
+        return Ok(Answer::new(200, "No runner is started: the deployment waits for approval."));
+    }
+    let input = payload.input(&choice.tier.name, &choice.labels, choice.tier.max_idle.as_secs());
+    let name = debts.names().base_name(&input.repo, payload.id);
+    if debts.start(&name, &input).await? {
+        info!(runner = name, job = payload.id.0, url = payload.url, tier = input.provider, "started");
+        context.telemetry().count("JobAccepted", Some(("Tier", &input.provider)), 1.0);
+        return Ok(Answer::new(202, name));
+    }
+    // The name was used before: a repeated delivery, or the job was queued anew.
+    let payment = match debts.supplied(&input, None).await? {
+        true => Payment::Supplied,
+        false => debts.pay(&input, None, true).await?,
+    };
+    Ok(match payment {
+        Payment::Started(name) => Answer::new(202, name),
+        Payment::Supplied | Payment::NotQueued => Answer::new(200, "already started"),
+        Payment::Capped => Answer::new(200, "already started; its replacements are used up"),
+    })
+}
+
+/// The tier for the job, or why it gets none.
+async fn choose<'a, C: WebhookContext>(
+    context: &C,
+    settings: &'a Settings,
+    app: &AppSettings,
+    payload: &Payload,
+) -> Result<std::result::Result<Choice<'a>, Refused>> {
+    let self_hosted = payload.labels.has(SELF_HOSTED);
+    if app.require_self_hosted && !self_hosted {
+        return Ok(Err(Refused::NotSelfHosted));
+    }
+    if !app.repositories.allows(&payload.repository.to_string()) {
+        return Ok(Err(Refused::NotAllowed));
+    }
+    if payload.public && app.repositories.public == PublicRepositories::Refuse {
+        return Ok(Err(Refused::Public));
+    }
+    let matching = settings.tiers.select(&payload.labels);
+    if let Some(function) = &app.selector {
+        let chosen = selection::ask(context, function, settings, matching, &payload.raw).await;
+        return chosen
+            .inspect_err(|_| context.telemetry().count("SelectorFailed", None, 1.0))
+            .map(|choice| choice.ok_or(Refused::Selector));
+    }
+    match matching {
+        Some(tier) => Ok(Ok(Choice { tier, labels: tier.labels.clone() })),
+        None if self_hosted && !settings.tiers.problems.is_empty() => {
+            let problems = settings.tiers.problems.join("; ");
+            Err(Error::Permanent(format!("no valid tier matches, and some are invalid: {problems}")))
+        }
+        None => Ok(Err(Refused::NoTier)),
+    }
+}
+
+/// A job behind an environment is queued a second time once it is approved; the first time nothing starts.
+/// If the question fails, the runner is started: it ends as idle at worst.
+async fn waits_for_approval<C: WebhookContext>(context: &C, payload: &Payload) -> bool {
+    let Some(deployment) = payload.deployment else { return false };
+    match context.forge().deployment_waits(&payload.repository, deployment).await {
+        Ok(waits) => waits,
+        Err(failure) => {
+            warn!(job = payload.id.0, %failure, "the deployment's status can't be read: starting");
+            false
+        }
+    }
+}
+
+async fn in_progress<C: WebhookContext>(context: &C, payload: &Payload) -> Result<Answer> {
+    let (Some(runner), Some(run)) = (payload.plausible_runner(), payload.run) else {
+        return Ok(Answer::new(200, "Ignored: not on a runner that could be ours."));
+    };
+    let report = Report {
+        runner_name: runner.to_owned(),
+        repo: payload.repository.to_string(),
+        workflow_id: run,
+        job_id: Some(payload.id),
+        job_labels: Some(payload.labels.to_string()),
+    };
+    context.reports().send(&report).await?;
+    Ok(Answer::new(200, "reported"))
+}
+
+/// A job that is over and never had a runner was cancelled while it waited: its launch, if one is under
+/// way, reads that in the ledger. Skipped jobs were never queued.
+async fn completed<C: WebhookContext>(
+    context: &C,
+    settings: &Settings,
+    payload: &Payload,
+) -> Result<Answer> {
+    let skipped = payload.conclusion.as_deref() == Some("skipped");
+    if payload.runner.is_some() || skipped || !settings.tiers.accept(&payload.labels) {
+        return Ok(Answer::new(200, "nothing to do"));
+    }
+    let now = context.clock().now();
+    context.ledger().cancel_job(payload.id, now, now + CANCELLATION_KEPT).await?;
+    context.telemetry().count("JobCancelled", None, 1.0);
+    Ok(Answer::new(200, "noted as cancelled"))
+}
+
+fn not_set(parameter: &str) -> Error {
+    Error::Permanent(format!("{parameter} is not set or invalid: run the set-up (make secrets)"))
+}
