@@ -16,6 +16,8 @@ mod jobs;
 mod limits;
 mod payload;
 mod runners;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

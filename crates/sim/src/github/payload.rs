@@ -197,6 +197,7 @@ impl GitHub {
         let owner = self.account(&repository.owner).ok();
         let api = format!("{}/repos/{full_name}", self.options.api_url);
         let html = format!("{}/{full_name}", self.options.html_url);
+        let host = self.options.html_url.rsplit('/').next().unwrap_or_default();
         let mut json = json!({
             "id": repository.id,
             "node_id": node_id("R_kgDO", repository.id),
@@ -207,6 +208,8 @@ impl GitHub {
             "owner": owner.map(|owner| self.account_json(&owner.login, owner.id, owner.kind)),
             "html_url": html,
             "url": api,
+            "git_url": format!("git://{host}/{full_name}.git"),
+            "ssh_url": format!("git@{host}:{full_name}.git"),
             "clone_url": format!("{html}.git"),
             "svn_url": html,
         });

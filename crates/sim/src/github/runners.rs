@@ -414,7 +414,7 @@ impl GitHub {
                 ),
             ));
         }
-        self.runners.remove(&id);
+        self.remove_registration(id);
         Ok(())
     }
 
@@ -435,7 +435,7 @@ impl GitHub {
 
     /// Removes a registration without asking, as the service sometimes does.
     pub fn drop_registration(&mut self, runner_id: u64) {
-        self.runners.remove(&runner_id);
+        self.remove_registration(runner_id);
     }
 
     /// The next `times` jobs that are given out are lost by their runner when it fetches them: its
@@ -511,9 +511,8 @@ impl GitHub {
         if self.lost_acquires > 0 {
             self.lost_acquires -= 1;
             session.forgotten = true;
-            session.job = None;
-            self.runners.remove(&session.runner.id);
-            self.release(job_id);
+            let runner_id = session.runner.id;
+            self.remove_registration(runner_id);
             return Ok(Poll::Idle);
         }
         let duration = self.jobs.get(&job_id).map(|job| job.duration).unwrap_or_default();
@@ -661,7 +660,11 @@ impl GitHub {
                 }
                 self.release(job_id);
             } else if now.since(last_seen) >= lost_after {
-                self.end_session_job(&session_id);
+                // The registration stays behind, offline and idle.
+                if let Some(session) = self.sessions.get_mut(&session_id) {
+                    session.job = None;
+                    session.closed_at.get_or_insert(now);
+                }
                 self.finish_job(job_id, "failure");
             }
         }
@@ -688,7 +691,17 @@ impl GitHub {
             .map(|runner| runner.id)
             .collect();
         for id in gone {
-            self.runners.remove(&id);
+            self.remove_registration(id);
+        }
+    }
+
+    /// Without its registration a runner cannot fetch the job that it was given: that is free again. A
+    /// job that runs goes on, for it has credentials of its own.
+    fn remove_registration(&mut self, runner_id: u64) {
+        let Some(runner) = self.runners.remove(&runner_id) else { return };
+        let session = runner.session.and_then(|id| self.sessions.get_mut(&id));
+        if let Some(job) = session.and_then(|session| session.job.take_if(|job| !job.fetched)) {
+            self.release(job.id);
         }
     }
 
