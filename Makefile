@@ -1,0 +1,44 @@
+# Everything here works on a fresh machine with Rust (rust-toolchain.toml), Python 3.11, curl and openssl.
+.DEFAULT_GOAL := help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+# Of the functions that `make build` makes: arm64 (cheaper) or x86_64.
+ARCH ?= arm64
+# Where `make secrets` puts the parameters.
+PREFIX ?= /ostler
+
+.PHONY: help setup build templates demo test bench lint fmt secrets clean-demo
+
+help: ## say what there is (the default)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv with the pinned tools (all targets do this first, where they need it)
+	@scripts/setup.sh
+
+demo: setup ## play 40 jobs in the local world: target/demo/report.html
+	@scripts/demo.sh
+
+test: setup ## run every test
+	@scripts/test.sh
+
+lint: setup ## format, clippy, dependencies, templates, scripts
+	@scripts/lint.sh
+
+fmt: ## format the code
+	@cargo fmt --all
+
+templates: ## render infra/control.yaml from its parts
+	@python3 scripts/render_templates.py
+
+build: setup ## the functions' zips for ARCH=arm64 or x86_64: target/package/
+	@scripts/build.sh $(ARCH)
+
+bench: setup ## measure each function against its budget (builds for this machine first)
+	@scripts/bench.sh
+
+secrets: setup ## create Ostler's SSM parameters in the account of your AWS credentials (PREFIX=/ostler)
+	@scripts/secrets.sh --prefix $(PREFIX) $(ARGS)
+
+clean-demo: ## forget what the demo left behind
+	@rm -rf target/demo

