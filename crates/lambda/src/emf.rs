@@ -1,0 +1,107 @@
+//! Metrics as lines of the log, in CloudWatch's embedded metric format: no call, no permission, no buffer.
+//! (docs.aws.amazon.com, "CloudWatch embedded metric format specification".)
+
+use std::io::{Stdout, Write, stdout};
+use std::sync::Mutex;
+
+use ostler_core::ports::{Clock, Telemetry};
+use serde_json::{Value, json};
+
+/// CloudWatch namespace of all metrics.
+const NAMESPACE: &str = "Ostler";
+
+/// Writes one line per count. Every metric has a series without dimensions, for alarms, and one by the
+/// count's dimension (`Tier`, mostly) where it has one.
+pub struct Emf<C, W = Stdout> {
+    clock: C,
+    out: Mutex<W>,
+}
+
+impl<C: Clock> Emf<C> {
+    /// To the function's log.
+    pub fn new(clock: C) -> Self {
+        Self::to(clock, stdout())
+    }
+}
+
+impl<C: Clock, W: Write> Emf<C, W> {
+    /// To any writer.
+    pub fn to(clock: C, out: W) -> Self {
+        Self { clock, out: Mutex::new(out) }
+    }
+
+    fn line(&self, metric: &str, by: Option<(&str, &str)>, value: f64) -> Value {
+        let dimensions = by.map_or_else(|| json!([[]]), |(name, _)| json!([[], [name]]));
+        let mut line = json!({
+            "_aws": {
+                "Timestamp": self.clock.now().millis(),
+                "CloudWatchMetrics": [{
+                    "Namespace": NAMESPACE,
+                    "Dimensions": dimensions,
+                    "Metrics": [{"Name": metric, "Unit": "Count"}],
+                }],
+            },
+        });
+        if let Some((name, value)) = by {
+            line[name] = json!(value);
+        }
+        line[metric] = json!(value);
+        line
+    }
+}
+
+impl<C: Clock, W: Write> Telemetry for Emf<C, W> {
+    fn count(&self, metric: &'static str, by: Option<(&'static str, &str)>, value: f64) {
+        let line = format!("{}\n", self.line(metric, by, value));
+        let mut out = self.out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // One write per line, so that log lines never get into it. A log that takes no line has nowhere
+        // to say so, and is no reason to fail the work that is being counted.
+        let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_core::time::Timestamp;
+
+    use super::*;
+
+    struct Fixed;
+
+    impl Clock for Fixed {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_millis(1_764_504_000_123)
+        }
+    }
+
+    fn written(count: impl Fn(&Emf<Fixed, &mut Vec<u8>>)) -> Vec<Value> {
+        let mut out = Vec::new();
+        count(&Emf::to(Fixed, &mut out));
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.ends_with('\n'));
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_count_is_one_line_that_cloudwatch_takes() {
+        let lines = written(|emf| emf.count("RunnerStarted", None, 1.0));
+        assert_eq!(
+            lines,
+            [json!({"_aws": {"Timestamp": 1_764_504_000_123_i64, "CloudWatchMetrics": [{
+                "Namespace": "Ostler", "Dimensions": [[]],
+                "Metrics": [{"Name": "RunnerStarted", "Unit": "Count"}]}]}, "RunnerStarted": 1.0})]
+        );
+    }
+
+    #[test]
+    fn a_dimension_adds_a_series_and_does_not_replace_the_one_without() {
+        let lines = written(|emf| {
+            emf.count("Stolen", Some(("Tier", "linux-x64")), 2.0);
+            emf.count("Stolen", Some(("Tier", "quote\"\nline")), 1.0);
+        });
+        assert_eq!(lines.len(), 2, "text from outside never breaks a line");
+        let metrics = &lines[0]["_aws"]["CloudWatchMetrics"][0];
+        assert_eq!(metrics["Dimensions"], json!([[], ["Tier"]]));
+        assert_eq!((&lines[0]["Tier"], &lines[0]["Stolen"]), (&json!("linux-x64"), &json!(2.0)));
+    }
+}
