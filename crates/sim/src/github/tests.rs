@@ -583,6 +583,7 @@ fn st_11_a_group_serves_only_the_repositories_that_it_admits() {
         .unwrap();
     let private_only = world.github.connect(world.now, &jit.encoded).unwrap();
     assert_eq!(world.poll(&private_only), Poll::Idle);
+    world.github.disconnect(world.now, &private_only.id);
     let default = world.runner("r3", &["a"]);
     assert!(matches!(world.poll(&default), Poll::Job(given) if given.job_id == public));
     let job = world.job(&["a"]);
