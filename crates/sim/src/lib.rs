@@ -1,3 +1,4 @@
 //! A world in memory under virtual time, for tests: models that are told the time and owe all chance to a seed.
 
+pub mod ec2;
 pub mod github;
