@@ -153,14 +153,19 @@ impl Tiers {
         };
         let mut tiers = Self::default();
         if file.tiers.len() > MAX_TIERS {
-            tiers.problems.push(format!("control/tiers: more than {MAX_TIERS} tiers; the rest is left out"));
+            tiers
+                .problems
+                .push(format!("control/tiers: more than {MAX_TIERS} tiers; the rest is left out"));
         }
         for (index, raw) in file.tiers.into_iter().take(MAX_TIERS).enumerate() {
             let called = match raw.get("name").and_then(|name| name.as_str()) {
                 Some(name) => format!("tier '{name}'"),
                 None => format!("tier {}", index + 1),
             };
-            match serde_json::from_value(raw).map_err(|error| error.to_string()).and_then(check_tier) {
+            match serde_json::from_value(raw)
+                .map_err(|error| error.to_string())
+                .and_then(check_tier)
+            {
                 Ok(tier) if tiers.get(&tier.name).is_some() => {
                     tiers.problems.push(format!("{called}: the name is taken by an earlier tier"));
                 }
@@ -221,7 +226,9 @@ fn check_tier(raw: RawTier) -> Result<Tier, String> {
             return Err(format!("label '{label}' must be 1 to 256 characters without commas"));
         }
         if HOSTED_PREFIXES.iter().any(|hosted| lower.starts_with(hosted)) {
-            return Err(format!("label '{label}' is a name of GitHub's own runners; choose another"));
+            return Err(format!(
+                "label '{label}' is a name of GitHub's own runners; choose another"
+            ));
         }
     }
     let implied = [SELF_HOSTED, raw.os.as_str(), raw.architecture.label()];
@@ -238,7 +245,9 @@ fn check_tier(raw: RawTier) -> Result<Tier, String> {
     }
     for image in &raw.images {
         if !(image.starts_with("ami-") || image.starts_with('/')) {
-            return Err(format!("image '{image}' must be an AMI id (ami-…) or an SSM parameter (/…)"));
+            return Err(format!(
+                "image '{image}' must be an AMI id (ami-…) or an SSM parameter (/…)"
+            ));
         }
     }
     if raw.instance_types.is_empty() || raw.instance_types.len() > MAX_INSTANCE_TYPES {
@@ -389,9 +398,8 @@ impl Settings {
     /// From the parameters' texts, by the part of their names after the prefix (`control/tiers`).
     /// Invalid texts are told of in `tiers.problems`; nothing is guessed in their place.
     pub fn from_parameters(texts: &BTreeMap<String, Secret>) -> Self {
-        let text = |name: &str| {
-            texts.get(name).map(Secret::expose).filter(|text| !text.trim().is_empty())
-        };
+        let text =
+            |name: &str| texts.get(name).map(Secret::expose).filter(|text| !text.trim().is_empty());
         let mut tiers = text("control/tiers").map(Tiers::parse).unwrap_or_default();
         let app = match text("control/app").map(serde_json::from_str::<AppSettings>) {
             Some(Ok(app)) => Some(app),
@@ -519,9 +527,13 @@ pub(crate) mod tests {
     #[test]
     fn lm_15_hosted_label_names_are_refused() {
         for label in ["ubuntu-latest", "Windows-2025", "macos-15"] {
-            let tiers = Tiers::parse(&json!({"tiers": [tier("a", &[label]), tier("b", &[])]}).to_string());
+            let tiers =
+                Tiers::parse(&json!({"tiers": [tier("a", &[label]), tier("b", &[])]}).to_string());
             assert!(tiers.problems[0].contains(label), "{:?}", tiers.problems);
-            assert!(tiers.get("a").is_none() && tiers.get("b").is_some(), "only the bad one is lost");
+            assert!(
+                tiers.get("a").is_none() && tiers.get("b").is_some(),
+                "only the bad one is lost"
+            );
         }
     }
 
@@ -540,12 +552,19 @@ pub(crate) mod tests {
         let mut grouped = tier("grouped", &[]);
         grouped["runner_group"] = json!("special");
         let texts = BTreeMap::from([
-            ("control/tiers".into(), Secret::new(json!({"tiers": [grouped, tier("b", &[])]}).to_string())),
+            (
+                "control/tiers".into(),
+                Secret::new(json!({"tiers": [grouped, tier("b", &[])]}).to_string()),
+            ),
             ("control/app".into(), Secret::new(r#"{"app_id": 1, "registration": "repository"}"#)),
         ]);
         let settings = Settings::from_parameters(&texts);
         assert!(settings.tiers.get("grouped").is_none() && settings.tiers.get("b").is_some());
-        assert!(settings.tiers.problems[0].contains("organization"), "{:?}", settings.tiers.problems);
+        assert!(
+            settings.tiers.problems[0].contains("organization"),
+            "{:?}",
+            settings.tiers.problems
+        );
     }
 
     #[test]
@@ -562,16 +581,28 @@ pub(crate) mod tests {
     fn bad_configuration_names_the_tier_and_what_is_allowed() {
         let cases = [
             (json!({"nmae": "a"}), "tier 1"),
-            (json!({"name": "a", "architecture": "x64", "images": ["ami-1"], "instance_types": ["t"],
-                "max_idle": "5"}), "max_idle '5'"),
-            (json!({"name": "a", "architecture": "mips", "images": ["ami-1"], "instance_types": ["t"]}),
-                "x64"),
-            (json!({"name": "a", "architecture": "x64", "images": ["ubuntu"], "instance_types": ["t"]}),
-                "image 'ubuntu'"),
-            (json!({"name": "a", "architecture": "x64", "images": ["ami-1"], "instance_types": []}),
-                "instance_types"),
-            (json!({"name": "a", "os": "windows", "architecture": "x64", "images": ["ami-1"],
-                "instance_types": ["t"]}), "allowed: linux"),
+            (
+                json!({"name": "a", "architecture": "x64", "images": ["ami-1"], "instance_types": ["t"],
+                "max_idle": "5"}),
+                "max_idle '5'",
+            ),
+            (
+                json!({"name": "a", "architecture": "mips", "images": ["ami-1"], "instance_types": ["t"]}),
+                "x64",
+            ),
+            (
+                json!({"name": "a", "architecture": "x64", "images": ["ubuntu"], "instance_types": ["t"]}),
+                "image 'ubuntu'",
+            ),
+            (
+                json!({"name": "a", "architecture": "x64", "images": ["ami-1"], "instance_types": []}),
+                "instance_types",
+            ),
+            (
+                json!({"name": "a", "os": "windows", "architecture": "x64", "images": ["ami-1"],
+                "instance_types": ["t"]}),
+                "allowed: linux",
+            ),
         ];
         for (raw, says) in cases {
             let tiers = Tiers::parse(&json!({"tiers": [raw]}).to_string());

@@ -10,7 +10,8 @@ use crate::error::{Error, Result};
 use crate::job::{JobId, Repository, RunnerInput};
 use crate::names::{Lineage, MAX_REPLACEMENTS, MAX_REQUEUES, NameKey};
 use crate::ports::{
-    Clock, Context, Executions, Forge, ForgeJob, JobStatus, Ledger, Ran, RunnerRecord, Start, Telemetry,
+    Clock, Context, Executions, Forge, ForgeJob, JobStatus, Ledger, Ran, RunnerRecord, Start,
+    Telemetry,
 };
 use crate::supply::{Facts, JobKey, Need};
 use crate::time::Timestamp;
@@ -77,7 +78,9 @@ impl<'a, C: Context> Debts<'a, C> {
 
     /// When what is noted about a runner now may be forgotten.
     pub fn expiry(&self) -> Timestamp {
-        self.context.clock().now() + self.settings.tiers.longest_lifetime() + Duration::from_secs(86_400)
+        self.context.clock().now()
+            + self.settings.tiers.longest_lifetime()
+            + Duration::from_secs(86_400)
     }
 
     /// Asks `rule` until it has all the facts that it needs.
@@ -188,9 +191,8 @@ impl<'a, C: Context> Debts<'a, C> {
                 installation: installation.flatten(),
             };
             let now = self.context.clock().now();
-            let young = |job: &ForgeJob| {
-                job.created.is_some_and(|created| now.since(created) < LATE_EVENT)
-            };
+            let young =
+                |job: &ForgeJob| job.created.is_some_and(|created| now.since(created) < LATE_EVENT);
             let mut facts = Facts::new(self.names);
             let accepts = |labels: &crate::labels::Labels| self.settings.tiers.accept(labels);
             let early =
@@ -267,8 +269,12 @@ impl<'a, C: Context> Debts<'a, C> {
                 break;
             }
         }
-        warn!(job = owner.job_id, url = owner.job_url, generation,
-            "no runner is started: all replacements of this job are used up");
+        warn!(
+            job = owner.job_id,
+            url = owner.job_url,
+            generation,
+            "no runner is started: all replacements of this job are used up"
+        );
         self.context.telemetry().count("ReplacementsUsedUp", Some(("Tier", &owner.provider)), 1.0);
         Ok(Payment::Capped)
     }
@@ -283,7 +289,13 @@ impl<'a, C: Context> Debts<'a, C> {
     }
 
     fn started(&self, name: String, owner: &RunnerInput, lost: Option<&str>) -> Payment {
-        info!(runner = name, job = owner.job_id, url = owner.job_url, lost, "started a replacement");
+        info!(
+            runner = name,
+            job = owner.job_id,
+            url = owner.job_url,
+            lost,
+            "started a replacement"
+        );
         self.context.telemetry().count("ReplacementStarted", Some(("Tier", &owner.provider)), 1.0);
         Payment::Started(name)
     }

@@ -8,6 +8,7 @@ pub mod labels;
 pub mod names;
 pub mod ports;
 pub mod report;
+pub mod runner;
 pub mod secret;
 pub mod supply;
 pub mod time;

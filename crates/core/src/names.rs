@@ -69,7 +69,8 @@ impl NameKey {
 
     fn tag(&self, job: JobId) -> String {
         #[allow(clippy::expect_used, reason = "HMAC takes keys of any length")]
-        let mut mac = Hmac::<Sha256>::new_from_slice(self.0.expose().as_bytes()).expect("any length");
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(self.0.expose().as_bytes()).expect("any length");
         mac.update(format!("runner-name:{job}").as_bytes());
         hex(&mac.finalize().into_bytes()[..6])
     }

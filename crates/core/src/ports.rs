@@ -280,7 +280,11 @@ pub trait Forge {
     /// under a valid token.
     fn job(&self, at: &Repository, id: JobId) -> impl Future<Output = Result<Option<ForgeJob>>>;
     /// Whether the newest status of a deployment is `waiting`.
-    fn deployment_waits(&self, at: &Repository, deployment: i64) -> impl Future<Output = Result<bool>>;
+    fn deployment_waits(
+        &self,
+        at: &Repository,
+        deployment: i64,
+    ) -> impl Future<Output = Result<bool>>;
     /// The registration with that id.
     fn runner(&self, place: &Place, id: i64) -> impl Future<Output = Result<Option<Registered>>>;
     /// The registration with exactly that name.
@@ -397,7 +401,12 @@ pub trait Fleet {
 /// The way of a registration to its instance.
 pub trait Handoff {
     /// Lays it down for the instance. Repeatable.
-    fn put(&self, instance: &str, jit: &Jit, expires: Timestamp) -> impl Future<Output = Result<()>>;
+    fn put(
+        &self,
+        instance: &str,
+        jit: &Jit,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
     /// Whether it still lies there, unclaimed.
     fn lies(&self, instance: &str) -> impl Future<Output = Result<bool>>;
     /// Takes it away; whether it was still there.

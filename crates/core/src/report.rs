@@ -69,7 +69,9 @@ mod tests {
             json!({"kind": "report", "runnerName": "widgets-7-abc", "repo": "acme/widgets",
                 "workflowId": 9})
         );
-        assert_eq!((line.group(), line.deduplication_id()),
-            ("log/widgets-7-abc".to_owned(), "log/widgets-7-abc".to_owned()));
+        assert_eq!(
+            (line.group(), line.deduplication_id()),
+            ("log/widgets-7-abc".to_owned(), "log/widgets-7-abc".to_owned())
+        );
     }
 }

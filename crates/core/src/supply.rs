@@ -60,7 +60,8 @@ impl JobKey {
 
     /// A job that the ledger names, with `owner/name` where it was noted.
     pub fn noted(id: JobId, repository: Option<&str>) -> Self {
-        let repo = repository.and_then(|full| full.split_once('/')).map(|(_, name)| name.to_owned());
+        let repo =
+            repository.and_then(|full| full.split_once('/')).map(|(_, name)| name.to_owned());
         Self { id, repo }
     }
 }
@@ -275,7 +276,11 @@ mod tests {
         assert_eq!(facts.supply(&job(1), &Labels::new(["a"]), None), Ok(true));
         assert_eq!(facts.supply(&job(1), &Labels::new(["b"]), None), Ok(false), "labels decide");
         let name = world.name(1);
-        assert_eq!(facts.supply(&job(1), &Labels::new(["a"]), Some(&name)), Ok(false), "not itself");
+        assert_eq!(
+            facts.supply(&job(1), &Labels::new(["a"]), Some(&name)),
+            Ok(false),
+            "not itself"
+        );
     }
 
     #[test]
@@ -324,7 +329,8 @@ mod tests {
         facts.forge.insert(JobId(2), Some(forge(JobStatus::Completed, Some(&world.name(3)))));
         let debt = facts.debt(&input(1, "a", "a")).unwrap();
         assert_eq!(debt.owner.map(|owner| owner.job_id), Some(3));
-        let accounts: Vec<_> = debt.accounts.iter().map(|(name, id, _)| (name.clone(), id.0)).collect();
+        let accounts: Vec<_> =
+            debt.accounts.iter().map(|(name, id, _)| (name.clone(), id.0)).collect();
         assert_eq!(accounts, [(world.name(2), 1), (world.name(3), 2)]);
     }
 

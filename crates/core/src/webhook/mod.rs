@@ -25,9 +25,7 @@ use crate::debts::{Debts, Payment};
 use crate::error::{Error, Result};
 use crate::labels::SELF_HOSTED;
 use crate::names::is_plausible;
-use crate::ports::{
-    Clock, Configuration, Forge, Ledger, ReportQueue, Telemetry, WebhookContext,
-};
+use crate::ports::{Clock, Configuration, Forge, Ledger, ReportQueue, Telemetry, WebhookContext};
 use crate::report::Report;
 use crate::secret::Secret;
 use selection::Choice;
@@ -94,7 +92,12 @@ async fn receive<C: WebhookContext>(context: &C, request: &Request) -> Answer {
     let payload = match read_body(request) {
         Ok(payload) => payload,
         Err(answer) => {
-            warn!(status = answer.status, delivery, reason = answer.body, "a delivery can't be used");
+            warn!(
+                status = answer.status,
+                delivery,
+                reason = answer.body,
+                "a delivery can't be used"
+            );
             context.telemetry().count("DeliveryUnusable", None, 1.0);
             return answer;
         }
@@ -119,9 +122,7 @@ async fn authenticate<C: WebhookContext>(
     };
     let mut settings = context.configuration().settings().await.map_err(unavailable)?;
     let signature = request.header("x-hub-signature-256");
-    let signed = |settings: &Settings| {
-        verify(signature, &request.body, &settings.webhook_secrets)
-    };
+    let signed = |settings: &Settings| verify(signature, &request.body, &settings.webhook_secrets);
     if !signed(&settings) {
         // The secret may have been set or rotated since it was read.
         settings = context.configuration().reread().await.map_err(unavailable)?;
@@ -145,8 +146,9 @@ fn read_body(request: &Request) -> std::result::Result<Payload, Answer> {
     let body = match media {
         "application/json" => &request.body,
         "application/x-www-form-urlencoded" => {
-            unwrapped = payload::form_field(&request.body, "payload")
-                .ok_or_else(|| Answer::new(200, "Ignored: the form has no readable field payload."))?;
+            unwrapped = payload::form_field(&request.body, "payload").ok_or_else(|| {
+                Answer::new(200, "Ignored: the form has no readable field payload.")
+            })?;
             &unwrapped
         }
         _ => {
@@ -158,7 +160,8 @@ fn read_body(request: &Request) -> std::result::Result<Payload, Answer> {
     };
     let value: Value = serde_json::from_slice(body)
         .map_err(|_| Answer::new(200, "Ignored: the body is not JSON."))?;
-    Payload::read(&value).map_err(|missing| Answer::new(200, format!("Ignored: {missing}.")))
+    Payload::read(&value)
+        .map_err(|missing| Answer::new(200, format!("Ignored: {missing}.")))
         .map(|payload| Payload { raw: Arc::new(value), ..payload })
 }
 
@@ -198,7 +201,13 @@ async fn queued<C: WebhookContext>(
     let input = payload.input(&choice.tier.name, &choice.labels, choice.tier.max_idle.as_secs());
     let name = debts.names().base_name(&input.repo, payload.id);
     if debts.start(&name, &input).await? {
-        info!(runner = name, job = payload.id.0, url = payload.url, tier = input.provider, "started");
+        info!(
+            runner = name,
+            job = payload.id.0,
+            url = payload.url,
+            tier = input.provider,
+            "started"
+        );
         context.telemetry().count("JobAccepted", Some(("Tier", &input.provider)), 1.0);
         return Ok(Answer::new(202, name));
     }
@@ -242,7 +251,9 @@ async fn choose<'a, C: WebhookContext>(
         Some(tier) => Ok(Ok(Choice { tier, labels: tier.labels.clone() })),
         None if self_hosted && !settings.tiers.problems.is_empty() => {
             let problems = settings.tiers.problems.join("; ");
-            Err(Error::Permanent(format!("no valid tier matches, and some are invalid: {problems}")))
+            Err(Error::Permanent(format!(
+                "no valid tier matches, and some are invalid: {problems}"
+            )))
         }
         None => Ok(Err(Refused::NoTier)),
     }

@@ -46,7 +46,8 @@ pub struct Payload {
 impl Payload {
     /// Reads a payload. The error says what is missing, and nothing of what was sent.
     pub fn read(value: &Value) -> Result<Self, &'static str> {
-        let job = value.get("workflow_job").filter(|job| job.is_object()).ok_or("no workflow_job")?;
+        let job =
+            value.get("workflow_job").filter(|job| job.is_object()).ok_or("no workflow_job")?;
         let repository = value.get("repository").ok_or("no repository")?;
         let id = number(job, "id").ok_or("no workflow_job.id")?;
         let full_name = text(repository, "full_name").and_then(|full| full.split_once('/'));
@@ -160,7 +161,8 @@ mod tests {
 
     #[test]
     fn wi_01_wi_02_empty_runner_fields_are_no_runner() {
-        for (id, name) in [(json!(0), json!("")), (json!(null), json!(null)), (json!(1), json!(5))] {
+        for (id, name) in [(json!(0), json!("")), (json!(null), json!(null)), (json!(1), json!(5))]
+        {
             let mut payload = minimal();
             payload["workflow_job"]["runner_id"] = id;
             payload["workflow_job"]["runner_name"] = name.clone();
@@ -231,8 +233,20 @@ mod tests {
         })
     }
 
-    const FIELDS: [&str; 12] = ["id", "run_id", "html_url", "labels", "created_at", "conclusion",
-        "runner_id", "runner_name", "runner_group_name", "status", "steps", "new_field"];
+    const FIELDS: [&str; 12] = [
+        "id",
+        "run_id",
+        "html_url",
+        "labels",
+        "created_at",
+        "conclusion",
+        "runner_id",
+        "runner_name",
+        "runner_group_name",
+        "status",
+        "steps",
+        "new_field",
+    ];
 
     proptest! {
         #[test]

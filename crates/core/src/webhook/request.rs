@@ -143,7 +143,11 @@ mod tests {
         let answer = Answer::new(202, "widgets-1");
         let v1 = Request::read(&v1).unwrap().respond(&answer);
         let keys: Vec<_> = v1.as_object().unwrap().keys().cloned().collect();
-        assert_eq!(keys, ["body", "headers", "isBase64Encoded", "statusCode"], "API Gateway refuses more");
+        assert_eq!(
+            keys,
+            ["body", "headers", "isBase64Encoded", "statusCode"],
+            "API Gateway refuses more"
+        );
         let alb = Request::read(&alb).unwrap().respond(&answer);
         assert_eq!(alb["statusDescription"], "202 Accepted");
         assert!(alb["multiValueHeaders"]["content-type"][0].is_string());

@@ -48,7 +48,8 @@ fn read<'a>(settings: &'a Settings, answer: &Value) -> Result<Option<Choice<'a>>
         Some(Value::String(name)) => name.trim(),
         Some(_) => return Err(wrong("its provider is not a text")),
     };
-    let tier = settings.tiers.get(provider).ok_or_else(|| wrong("it names a tier that does not exist"))?;
+    let tier =
+        settings.tiers.get(provider).ok_or_else(|| wrong("it names a tier that does not exist"))?;
     let labels = match answer.get("labels") {
         None | Some(Value::Null) => tier.labels.clone(),
         Some(Value::Array(labels)) => {
@@ -116,7 +117,8 @@ mod tests {
     #[test]
     fn labels_of_the_selector_are_what_is_registered() {
         let settings = settings();
-        let choice = read(&settings, &json!({"provider": "b", "labels": ["x", "y"]})).unwrap().unwrap();
+        let choice =
+            read(&settings, &json!({"provider": "b", "labels": ["x", "y"]})).unwrap().unwrap();
         assert_eq!((choice.tier.name.as_str(), choice.labels.to_string()), ("b", "x,y".into()));
         let choice = read(&settings, &json!({"provider": "b"})).unwrap().unwrap();
         assert_eq!(choice.labels, choice.tier.labels);

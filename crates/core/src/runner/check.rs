@@ -1,0 +1,645 @@
+//! Check: whether the runner lives, works, is idle, or is gone. Level-triggered: nothing depends on an
+//! event having arrived. GitHub is asked only what the ledger does not know.
+//!
+//! The decision is a pure function of what was seen ([`decide`]); where it lacks a sight it asks for one
+//! ([`Look`]), so that a runner about which the ledger knows all costs GitHub no call.
+
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use crate::config::Settings;
+use crate::debts::{Debts, Judgement};
+use crate::error::Result;
+use crate::job::JobId;
+use crate::ports::{
+    Clock, Fleet, Forge, ForgeJob, Handoff, Instance, InstanceState, JobStatus, Ledger, Ran,
+    Registered, Removal, RunnerContext, RunnerRecord, Telemetry,
+};
+use crate::runner::register::place;
+use crate::runner::{Next, RunState, StepEvent};
+use crate::time::Timestamp;
+
+/// Waits between checks while it is not known what the runner runs, in seconds; the last one repeats.
+pub const WAITS: [u64; 5] = [60, 120, 240, 480, 900];
+
+/// Wait between checks of a runner that is accounted for, in seconds.
+pub const ACCOUNTED_WAIT: u64 = 1800;
+
+/// Shortest wait between checks, in seconds: deadlines may be near.
+const SHORTEST_WAIT: u64 = 15;
+
+/// EC2's list may not show a new instance at once (EC2 guide, "Eventual consistency"): until then an
+/// instance that is not listed counts as starting.
+const LISTED_AFTER: Duration = Duration::from_secs(300);
+
+/// After an instance vanished, until the report of a job that it ran must have been judged (queue delay
+/// 60 s, and a retry).
+const REPORT_DELAY: Duration = Duration::from_secs(180);
+
+/// GitHub's busy flag lags by up to a minute: idle must hold over two readings this far apart.
+const READINGS_APART: Duration = Duration::from_secs(60);
+
+/// A runner that was busy this long without its own job has another's.
+const BUSY_WITH_ANOTHER: Duration = Duration::from_secs(240);
+
+/// After a registration was deleted as idle, until the instance is ended: GitHub may have deleted it in
+/// the middle of a job, and then the job's report is there by now.
+const AFTER_DEREGISTRATION: Duration = Duration::from_secs(300);
+
+/// A registration that GitHub removed by itself while the instance lives: the job may be over and its
+/// last logs on their way (GitHub has been seen to renew leases for 10 minutes after the end).
+const AFTER_UNREGISTRATION: Duration = Duration::from_secs(900);
+
+/// A sight that a decision needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Look {
+    /// The instance at EC2.
+    Instance,
+    /// The handoff item.
+    Handoff,
+    /// The runner's own job at GitHub.
+    Job,
+    /// The registration at GitHub.
+    Registration,
+}
+
+/// What was seen in this check. The outer `None` means "not looked".
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// The ledger's word about the runner.
+    pub record: RunnerRecord,
+    /// The instance; `None` if EC2 does not list it.
+    pub instance: Option<Option<Instance>>,
+    /// Whether the registration lies unclaimed.
+    pub lies: Option<bool>,
+    /// Whether it still lay there when it was withdrawn in this check.
+    pub withdrawn: Option<bool>,
+    /// The runner's own job.
+    pub job: Option<Option<ForgeJob>>,
+    /// The registration.
+    pub registration: Option<Option<Registered>>,
+    /// Whether a debt was settled in this check.
+    pub settled: bool,
+}
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// See this, then decide again.
+    Look(Look),
+    /// Nothing now.
+    Wait,
+    /// Note that the runner's own job runs or ran on it; decide again.
+    Account,
+    /// Note that it has another job, and settle the debt; decide again.
+    Taken,
+    /// It ran another job: settle the debt once more; decide again.
+    Judge,
+    /// Take the registration away before it is claimed; decide again.
+    Withdraw,
+    /// Delete the registration of an idle runner; decide again.
+    Deregister,
+    /// End the instance, and clean up.
+    End(&'static str),
+    /// The instance is gone: clean up.
+    Over(&'static str),
+}
+
+/// What is to be done about `runner`, started for `own`, and what is remembered of it in `state`. `idle`:
+/// the idle time after which it is ended.
+pub fn decide(
+    now: Timestamp,
+    runner: &str,
+    own: Option<JobId>,
+    idle: Duration,
+    state: &mut RunState,
+    seen: &Seen,
+) -> Verdict {
+    let launched = *state.launched_at.get_or_insert(now);
+    let age = now.since(launched);
+    if age >= Duration::from_secs(state.lifetime_seconds) {
+        return Verdict::End("lifetime");
+    }
+    let Some(instance) = &seen.instance else { return Verdict::Look(Look::Instance) };
+    let gone = match instance.as_ref().map(|instance| instance.state) {
+        None => age >= LISTED_AFTER,
+        Some(InstanceState::Ended) => true,
+        Some(InstanceState::Stopped) => return Verdict::End("stopped"),
+        Some(InstanceState::Pending | InstanceState::Running) => false,
+    };
+    match &seen.record.ran {
+        Ran::Unknown => {}
+        _ if gone => return Verdict::Over("ran a job"),
+        Ran::Job { id, .. } if Some(*id) == own => return Verdict::Wait,
+        Ran::Job { .. } | Ran::Taken if !seen.settled => return Verdict::Judge,
+        Ran::Job { .. } => return Verdict::Wait,
+        Ran::Taken => return unregistered(now, state, seen).unwrap_or(Verdict::Wait),
+    }
+    if gone {
+        vanished(now, runner, own, state, seen)
+    } else {
+        alive(now, runner, own, idle, state, seen)
+    }
+}
+
+/// The instance is gone, and it is not known what it ran.
+fn vanished(
+    now: Timestamp,
+    runner: &str,
+    own: Option<JobId>,
+    state: &mut RunState,
+    seen: &Seen,
+) -> Verdict {
+    if let Some(verdict) = own_job(runner, own, seen) {
+        return verdict;
+    }
+    let Some(registration) = &seen.registration else { return Verdict::Look(Look::Registration) };
+    match registration {
+        Some(entry) if !entry.online && !entry.busy => Verdict::Over("ran nothing"),
+        _ => {
+            let vanished = *state.vanished_at.get_or_insert(now);
+            if now.since(vanished) >= REPORT_DELAY {
+                Verdict::Over("vanished")
+            } else {
+                Verdict::Wait
+            }
+        }
+    }
+}
+
+/// The instance lives, and it is not known what it runs.
+fn alive(
+    now: Timestamp,
+    runner: &str,
+    own: Option<JobId>,
+    idle: Duration,
+    state: &mut RunState,
+    seen: &Seen,
+) -> Verdict {
+    let boot_over =
+        now.since(state.launched_at.unwrap_or(now)) >= Duration::from_secs(state.boot_seconds);
+    if !state.claimed {
+        match (seen.lies, seen.withdrawn) {
+            (None, _) => return Verdict::Look(Look::Handoff),
+            (Some(true), None) if boot_over => return Verdict::Withdraw,
+            (Some(true), None) => return Verdict::Wait,
+            (Some(true), Some(true)) => return Verdict::End("boot time-out"),
+            (Some(true), Some(false)) | (Some(false), _) => state.claimed = true,
+        }
+    }
+    if let Some(verdict) = own_job(runner, own, seen) {
+        return verdict;
+    }
+    if let Some(at) = state.deregistered_at {
+        return if now.since(at) >= AFTER_DEREGISTRATION {
+            Verdict::End("idle")
+        } else {
+            Verdict::Wait
+        };
+    }
+    let entry = match &seen.registration {
+        None => return Verdict::Look(Look::Registration),
+        Some(Some(entry)) => entry,
+        Some(None) => {
+            let gone = *state.unregistered_at.get_or_insert(now);
+            let twice = now.since(gone) >= READINGS_APART && seen.record.runner_id.is_some();
+            return if twice { Verdict::Taken } else { Verdict::Wait };
+        }
+    };
+    state.unregistered_at = None;
+    if entry.online || entry.busy {
+        state.online_at.get_or_insert(now);
+    }
+    if entry.busy {
+        state.idle_at = None;
+        let busy = *state.busy_at.get_or_insert(now);
+        return if now.since(busy) >= BUSY_WITH_ANOTHER { Verdict::Taken } else { Verdict::Wait };
+    }
+    state.busy_at = None;
+    let idle_since = *state.idle_at.get_or_insert(now);
+    let over = match state.online_at {
+        Some(online) => now.since(online) >= idle,
+        None => boot_over,
+    };
+    if over && now.since(idle_since) >= READINGS_APART {
+        Verdict::Deregister
+    } else {
+        Verdict::Wait
+    }
+}
+
+/// A runner that was taken and whose registration GitHub has removed: it ends by itself, or is ended.
+fn unregistered(now: Timestamp, state: &mut RunState, seen: &Seen) -> Option<Verdict> {
+    let gone = state.unregistered_at?;
+    if now.since(gone) < AFTER_UNREGISTRATION {
+        return None;
+    }
+    match &seen.registration {
+        None => Some(Verdict::Look(Look::Registration)),
+        Some(None) => Some(Verdict::End("unregistered")),
+        Some(Some(_)) => {
+            state.unregistered_at = None;
+            None
+        }
+    }
+}
+
+/// The runner's own job, where it has one: to be looked at, or found on the runner.
+fn own_job(runner: &str, own: Option<JobId>, seen: &Seen) -> Option<Verdict> {
+    own?;
+    match &seen.job {
+        None => Some(Verdict::Look(Look::Job)),
+        Some(Some(job)) if job.runner_name.as_deref() == Some(runner) => Some(Verdict::Account),
+        Some(_) => None,
+    }
+}
+
+/// The wait until the next check, in seconds: by schedule, or until the next deadline.
+fn pause(now: Timestamp, state: &RunState, accounted: bool, idle: Duration) -> u64 {
+    let index = usize::try_from(state.checks).unwrap_or(usize::MAX).min(WAITS.len() - 1);
+    let scheduled = if accounted { ACCOUNTED_WAIT } else { WAITS[index] };
+    let launched = state.launched_at.unwrap_or(now);
+    let mut deadlines = vec![launched + Duration::from_secs(state.lifetime_seconds)];
+    if !accounted {
+        if state.online_at.is_none() {
+            deadlines.push(launched + Duration::from_secs(state.boot_seconds));
+        }
+        deadlines.extend(state.vanished_at.map(|at| at + REPORT_DELAY));
+        deadlines.extend(state.busy_at.map(|at| at + BUSY_WITH_ANOTHER));
+        deadlines.extend(state.deregistered_at.map(|at| at + AFTER_DEREGISTRATION));
+        deadlines.extend(state.unregistered_at.map(|at| at + READINGS_APART));
+        if state.busy_at.is_none() {
+            deadlines.extend(state.idle_at.map(|at| at + READINGS_APART));
+            deadlines.extend(state.online_at.map(|at| at + idle));
+        }
+    }
+    deadlines
+        .into_iter()
+        .map(|at| at.since(now).as_millis().div_ceil(1000))
+        .filter(|seconds| *seconds > 0)
+        .filter_map(|seconds| u64::try_from(seconds).ok())
+        .fold(scheduled, u64::min)
+        .max(SHORTEST_WAIT)
+}
+
+pub(super) async fn check<C: RunnerContext>(
+    context: &C,
+    settings: &Settings,
+    event: &StepEvent,
+) -> Result<RunState> {
+    let debts = Debts::new(context, settings)?;
+    let place = place(settings, event)?;
+    let (runner, input) = (event.runner.as_str(), &event.input);
+    let idle = Duration::from_secs(input.max_idle_seconds.max(60));
+    let tier = Some(("Tier", input.provider.as_str()));
+    let now = context.clock().now();
+    let mut state = event.state.clone();
+    let instance = state.instance.clone().unwrap_or_default();
+    let mut seen = Seen { record: context.ledger().runner(runner).await?, ..Seen::default() };
+    let runner_id = state.runner_id.or(seen.record.runner_id);
+    seen.record.runner_id = runner_id;
+    loop {
+        match decide(now, runner, input.job(), idle, &mut state, &seen) {
+            Verdict::Look(Look::Instance) => {
+                seen.instance = Some(context.fleet().instance(&instance).await?);
+            }
+            Verdict::Look(Look::Handoff) => {
+                seen.lies = Some(context.handoff().lies(&instance).await?);
+            }
+            Verdict::Look(Look::Job) => {
+                let id = input.job().unwrap_or(JobId(-1));
+                seen.job = Some(context.forge().job(&input.repository(), id).await?);
+            }
+            Verdict::Look(Look::Registration) => {
+                seen.registration = Some(match runner_id {
+                    Some(id) => context.forge().runner(&place, id).await?,
+                    None => context.forge().runner_named(&place, runner).await?,
+                });
+            }
+            Verdict::Account => {
+                let id = input.job().unwrap_or(JobId(-1));
+                let repository = input.repository().to_string();
+                debts.account(runner, id, &repository).await?;
+                seen.record.ran = Ran::Job { id, repository: Some(repository) };
+            }
+            Verdict::Taken => {
+                debts.mark_taken(runner).await?;
+                warn!(runner, url = input.job_url, "the runner has another job than its own");
+                context.telemetry().count("RunnerTaken", tier, 1.0);
+                debts.settle(runner, input, seen.job.as_ref().and_then(Option::as_ref)).await?;
+                seen.record.ran = Ran::Taken;
+                seen.settled = true;
+            }
+            Verdict::Judge => {
+                let known = seen.job.as_ref().and_then(Option::as_ref);
+                let judgement = debts.end(runner, input, &seen.record, known).await?;
+                if judgement == Judgement::TooEarly {
+                    info!(runner, "its job is too young to be judged: at the next check");
+                }
+                seen.settled = true;
+            }
+            Verdict::Withdraw => {
+                seen.withdrawn = Some(context.handoff().withdraw(&instance).await?);
+            }
+            Verdict::Deregister => {
+                deregister(context, event, &place, &mut state, &mut seen, now).await?;
+            }
+            Verdict::End(reason) => {
+                warn!(runner, instance, reason, "ending the instance");
+                context.telemetry().count("InstanceEnded", Some(("Reason", reason)), 1.0);
+                context.fleet().terminate(&instance).await?;
+                return Ok(state.ended(reason));
+            }
+            Verdict::Over(reason) => {
+                let why = seen.instance.flatten().and_then(|instance| instance.reason);
+                info!(runner, instance, reason, why, "the instance is gone");
+                return Ok(state.ended(reason));
+            }
+            Verdict::Wait => {
+                let accounted = matches!(&seen.record.ran,
+                    Ran::Job { id, .. } if Some(*id) == input.job());
+                state.wait_seconds = pause(now, &state, accounted, idle);
+                state.checks = state.checks.saturating_add(1);
+                state.next = Next::Wait;
+                return Ok(state);
+            }
+        }
+    }
+}
+
+/// Deletes the registration of a runner that seems idle, so that no job can be given to it any more. A
+/// refusal means that it is busy after all.
+async fn deregister<C: RunnerContext>(
+    context: &C,
+    event: &StepEvent,
+    place: &crate::ports::Place,
+    state: &mut RunState,
+    seen: &mut Seen,
+    now: Timestamp,
+) -> Result<()> {
+    let Some(Some(entry)) = seen.registration.as_mut() else { return Ok(()) };
+    if context.forge().remove_runner(place, entry.id).await? == Removal::Busy {
+        entry.busy = true;
+        return Ok(());
+    }
+    state.deregistered_at = Some(now);
+    let input = &event.input;
+    let waits = matches!(&seen.job, Some(Some(job)) if job.status == JobStatus::Queued);
+    info!(runner = event.runner, waits, "deleted the registration of an idle runner");
+    context.telemetry().count("IdleRunner", Some(("Tier", &input.provider)), 1.0);
+    if waits {
+        warn!(
+            runner = event.runner,
+            url = input.job_url,
+            labels = input.labels,
+            wanted = input.job_labels,
+            "its job still waits: do the tier's runner group and labels admit this repository's jobs?"
+        );
+        context.telemetry().count("NotAssigned", Some(("Tier", &input.provider)), 1.0);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::labels::Labels;
+
+    const RUNNER: &str = "widgets-7-abc";
+    const OWN: Option<JobId> = Some(JobId(7));
+    const IDLE: Duration = Duration::from_secs(300);
+
+    fn at(minute: i64) -> Timestamp {
+        Timestamp::from_seconds(minute * 60)
+    }
+
+    fn state() -> RunState {
+        RunState {
+            launched_at: Some(at(0)),
+            lifetime_seconds: 6 * 3600,
+            boot_seconds: 300,
+            instance: Some("i-1".into()),
+            runner_id: Some(5),
+            claimed: true,
+            ..RunState::default()
+        }
+    }
+
+    fn instance(state: InstanceState) -> Option<Option<Instance>> {
+        Some(Some(Instance { id: "i-1".into(), state, reason: None }))
+    }
+
+    fn job(status: JobStatus, runner: Option<&str>) -> Option<Option<ForgeJob>> {
+        Some(Some(ForgeJob {
+            status,
+            runner_name: runner.map(str::to_owned),
+            labels: Labels::default(),
+            created: None,
+        }))
+    }
+
+    fn entry(online: bool, busy: bool) -> Option<Option<Registered>> {
+        Some(Some(Registered { id: 5, name: RUNNER.into(), online, busy }))
+    }
+
+    fn running() -> Seen {
+        Seen {
+            record: RunnerRecord { runner_id: Some(5), ..RunnerRecord::default() },
+            instance: instance(InstanceState::Running),
+            job: job(JobStatus::Queued, None),
+            ..Seen::default()
+        }
+    }
+
+    fn verdict(minute: i64, state: &mut RunState, seen: &Seen) -> Verdict {
+        decide(at(minute), RUNNER, OWN, IDLE, state, seen)
+    }
+
+    #[test]
+    fn an_accounted_runner_costs_github_nothing() {
+        let mut seen = running();
+        seen.job = None;
+        seen.record.ran = Ran::Job { id: JobId(7), repository: None };
+        assert_eq!(verdict(30, &mut state(), &seen), Verdict::Wait);
+        seen.instance = instance(InstanceState::Ended);
+        assert_eq!(verdict(30, &mut state(), &seen), Verdict::Over("ran a job"));
+    }
+
+    #[test]
+    fn a_machine_that_has_not_claimed_costs_github_nothing() {
+        let mut booting = RunState { claimed: false, ..state() };
+        let mut seen = Seen { job: None, ..running() };
+        assert_eq!(verdict(1, &mut booting, &seen), Verdict::Look(Look::Handoff));
+        seen.lies = Some(true);
+        assert_eq!(verdict(1, &mut booting, &seen), Verdict::Wait);
+        assert_eq!(verdict(5, &mut booting, &seen), Verdict::Withdraw);
+        seen.withdrawn = Some(true);
+        assert_eq!(verdict(5, &mut booting, &seen), Verdict::End("boot time-out"));
+        seen.withdrawn = Some(false);
+        assert_eq!(verdict(5, &mut booting, &seen), Verdict::Look(Look::Job), "claimed meanwhile");
+    }
+
+    #[test]
+    fn bf_02_idle_needs_two_readings_a_minute_apart() {
+        let mut state = state();
+        let mut seen = running();
+        seen.registration = entry(true, false);
+        assert_eq!(verdict(1, &mut state, &seen), Verdict::Wait);
+        assert_eq!(verdict(3, &mut state, &seen), Verdict::Wait, "idle time not over");
+        seen.registration = entry(true, true);
+        assert_eq!(verdict(5, &mut state, &seen), Verdict::Wait, "busy");
+        seen.registration = entry(true, false);
+        assert_eq!(verdict(7, &mut state, &seen), Verdict::Wait, "one reading");
+        assert_eq!(verdict(8, &mut state, &seen), Verdict::Deregister);
+    }
+
+    #[test]
+    fn a_deregistered_runner_has_five_minutes_to_show_that_it_was_not_idle() {
+        let mut state = RunState { deregistered_at: Some(at(10)), ..state() };
+        let mut seen = running();
+        assert_eq!(verdict(14, &mut state, &seen), Verdict::Wait);
+        assert_eq!(verdict(15, &mut state, &seen), Verdict::End("idle"));
+        seen.job = job(JobStatus::InProgress, Some(RUNNER));
+        assert_eq!(
+            verdict(15, &mut state, &seen),
+            Verdict::Account,
+            "it was busy with its own job"
+        );
+        seen.record.ran = Ran::Job { id: JobId(9), repository: None };
+        seen.settled = true;
+        assert_eq!(verdict(15, &mut state, &seen), Verdict::Wait, "a report said so");
+    }
+
+    #[test]
+    fn busy_with_another_job_for_four_minutes_is_taken() {
+        let mut state = state();
+        let mut seen = running();
+        seen.registration = entry(true, true);
+        assert_eq!(verdict(2, &mut state, &seen), Verdict::Wait);
+        assert_eq!(verdict(6, &mut state, &seen), Verdict::Taken);
+        seen.record.ran = Ran::Taken;
+        assert_eq!(verdict(21, &mut state, &seen), Verdict::Judge, "again at the next check");
+    }
+
+    #[test]
+    fn a_vanished_machine_that_ran_nothing_is_judged_at_once() {
+        let mut seen = running();
+        seen.instance = instance(InstanceState::Ended);
+        seen.registration = entry(false, false);
+        assert_eq!(verdict(2, &mut state(), &seen), Verdict::Over("ran nothing"));
+        for unclear in [Some(None), entry(false, true), entry(true, false)] {
+            seen.registration = unclear;
+            let mut state = state();
+            assert_eq!(verdict(2, &mut state, &seen), Verdict::Wait);
+            assert_eq!(verdict(5, &mut state, &seen), Verdict::Over("vanished"));
+        }
+    }
+
+    #[test]
+    fn a_new_instance_that_is_not_listed_is_not_gone() {
+        let mut booting = RunState { claimed: false, ..state() };
+        let seen = Seen { instance: Some(None), lies: Some(true), ..running() };
+        assert_eq!(verdict(1, &mut booting, &seen), Verdict::Wait);
+        let gone = Seen { registration: entry(false, false), ..seen };
+        assert_eq!(verdict(6, &mut booting, &gone), Verdict::Over("ran nothing"));
+    }
+
+    #[test]
+    fn rr_01_a_machine_whose_registration_is_gone_is_replaced_then_ended() {
+        let mut state = state();
+        let mut seen = running();
+        seen.registration = Some(None);
+        assert_eq!(verdict(2, &mut state, &seen), Verdict::Wait, "one reading");
+        assert_eq!(verdict(3, &mut state, &seen), Verdict::Taken);
+        seen.record.ran = Ran::Taken;
+        seen.settled = true;
+        assert_eq!(verdict(10, &mut state, &seen), Verdict::Wait, "it may still be working");
+        assert_eq!(verdict(18, &mut state, &seen), Verdict::End("unregistered"));
+    }
+
+    #[test]
+    fn re_13_nothing_outlives_its_lifetime_busy_or_not() {
+        let mut seen = running();
+        seen.record.ran = Ran::Job { id: JobId(7), repository: None };
+        assert_eq!(verdict(6 * 60, &mut state(), &seen), Verdict::End("lifetime"));
+    }
+
+    #[test]
+    fn checks_are_1_2_4_8_and_15_minutes_apart_and_30_once_accounted() {
+        let mut state = RunState { online_at: Some(at(-60)), ..state() };
+        let mut waits = Vec::new();
+        for checks in 0..6 {
+            state.checks = checks;
+            waits.push(pause(at(10), &state, false, Duration::ZERO));
+        }
+        assert_eq!(waits, [60, 120, 240, 480, 900, 900]);
+        assert_eq!(pause(at(10), &state, true, IDLE), 1800);
+        assert_eq!(pause(at(359), &state, true, IDLE), 60, "not past the lifetime");
+        assert_eq!(pause(at(360), &state, true, IDLE), 1800.max(SHORTEST_WAIT));
+    }
+
+    fn seen_strategy() -> impl Strategy<Value = Seen> {
+        let ran = prop_oneof![
+            Just(Ran::Unknown),
+            Just(Ran::Taken),
+            (1i64..10).prop_map(|id| Ran::Job { id: JobId(id), repository: None })
+        ];
+        let instance = prop_oneof![
+            Just(Some(None)),
+            Just(instance(InstanceState::Pending)),
+            Just(instance(InstanceState::Running)),
+            Just(instance(InstanceState::Stopped)),
+            Just(instance(InstanceState::Ended))
+        ];
+        let job = prop_oneof![
+            Just(Some(None)),
+            Just(job(JobStatus::Queued, None)),
+            Just(job(JobStatus::InProgress, Some(RUNNER))),
+            Just(job(JobStatus::Completed, Some("another"))),
+        ];
+        let entry = prop_oneof![
+            Just(Some(None)),
+            (any::<bool>(), any::<bool>()).prop_map(|(online, busy)| entry(online, busy))
+        ];
+        (ran, instance, job, entry, any::<bool>(), any::<bool>()).prop_map(
+            |(ran, instance, job, registration, lies, settled)| Seen {
+                record: RunnerRecord { runner_id: Some(5), ran, ..RunnerRecord::default() },
+                instance,
+                job,
+                registration,
+                lies: Some(lies),
+                withdrawn: None,
+                settled,
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn i4_no_runner_that_github_shows_busy_is_ended_before_its_lifetime(
+            seen in seen_strategy(), minute in 0i64..350, claimed: bool,
+        ) {
+            let mut state = RunState { claimed, ..state() };
+            let verdict = verdict(minute, &mut state, &seen);
+            let busy = matches!(&seen.registration, Some(Some(entry)) if entry.busy);
+            let lives = matches!(&seen.instance, Some(Some(i)) if i.state == InstanceState::Running);
+            let works = matches!(&seen.job, Some(Some(job)) if job.runner_name.as_deref() == Some(RUNNER));
+            if lives && (busy || works) {
+                prop_assert!(!matches!(verdict, Verdict::End(_) | Verdict::Over(_) | Verdict::Deregister),
+                    "{:?} for {:?}", verdict, seen);
+            }
+        }
+
+        #[test]
+        fn i6_an_instance_is_over_only_if_ec2_said_so(seen in seen_strategy(), minute in 0i64..350) {
+            let verdict = verdict(minute, &mut state(), &seen);
+            if matches!(verdict, Verdict::Over(_)) {
+                prop_assert!(!matches!(&seen.instance, Some(Some(i))
+                    if i.state != InstanceState::Ended));
+            }
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Cleanup: registration, instances and handoff item are removed, and what the runner's end owes is
+//! settled. It also runs for executions that ended otherwise than well, from outside.
+//!
+//! A step that fails does not keep the others from being taken; the first failure is the answer, so that
+//! all is tried again.
+
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use crate::config::Settings;
+use crate::debts::{Debts, Judgement};
+use crate::error::{Error, Result};
+use crate::ports::{
+    Clock, Fleet, Forge, ForgeJob, Handoff, Instance, InstanceState, Ledger, Ran, Removal,
+    RunnerContext, RunnerRecord, Telemetry,
+};
+use crate::runner::event::Outcome;
+use crate::runner::register::place;
+use crate::runner::{Next, RunState, StepEvent};
+
+/// Until a runner that is still busy is looked at again.
+const BUSY_WAIT: Duration = Duration::from_secs(300);
+
+/// GitHub fails a job whose runner is lost about 10 minutes later, and then lets its registration go. A
+/// registration that is still refused after this long is left to the janitor.
+const STUCK_REGISTRATION: Duration = Duration::from_secs(1800);
+
+/// Until the job on a runner that ended is old enough to be judged.
+const JUDGE_WAIT: Duration = Duration::from_secs(60);
+
+pub(super) async fn cleanup<C: RunnerContext>(
+    context: &C,
+    settings: &Settings,
+    event: &StepEvent,
+) -> Result<RunState> {
+    let debts = Debts::new(context, settings)?;
+    let runner = event.runner.as_str();
+    let now = context.clock().now();
+    let record = context.ledger().runner(runner).await?;
+    let alive = instances(context, event).await?;
+    let lives = alive.iter().any(|instance| instance.state != InstanceState::Ended);
+    // An execution that failed or was aborted knows nothing of its runner: it may be in the middle of a
+    // job, and then it goes on.
+    let lifetime = Duration::from_secs(event.state.lifetime_seconds);
+    let expired = event.state.launched_at.is_some_and(|launched| now.since(launched) >= lifetime);
+    let decided = event.outcome == Outcome::Regular || expired;
+    let mut job = None;
+    if lives && !decided {
+        job = own_job(context, event).await?;
+        if works(event, &record, job.as_ref()) {
+            return busy(context, event);
+        }
+    }
+    let removal = remove_registration(context, settings, event, &record, lives).await;
+    if lives && !decided && matches!(removal, Ok(Removal::Busy)) {
+        return busy(context, event);
+    }
+    context.ledger().end_runner(runner, now, debts.expiry()).await?;
+    let mut ended = Ok(());
+    for instance in &alive {
+        if instance.state != InstanceState::Ended {
+            ended = ended.and(context.fleet().terminate(&instance.id).await);
+        }
+        ended = ended.and(context.handoff().withdraw(&instance.id).await.map(drop));
+    }
+    let known = job.as_ref();
+    let settled = debts.end(runner, &event.input, &record, known).await;
+    ended?;
+    if settled? == Judgement::TooEarly && event.outcome != Outcome::Orphaned {
+        return Err(Error::Later {
+            after: JUDGE_WAIT,
+            reason: format!("{runner}: the job that it ran is too young to be judged"),
+        });
+    }
+    if removal? == Removal::Busy {
+        let since = record.ended_at.unwrap_or(now);
+        if event.outcome != Outcome::Orphaned && now.since(since) < STUCK_REGISTRATION {
+            return Err(Error::Later {
+                after: BUSY_WAIT,
+                reason: format!("{runner}: GitHub still calls a runner busy whose machine is gone"),
+            });
+        }
+        warn!(runner, "GitHub does not let the registration go: left to the janitor");
+        context.telemetry().count("RegistrationLeft", None, 1.0);
+    }
+    info!(runner, reason = event.state.reason, "cleaned up");
+    Ok(RunState { next: Next::Done, wait_seconds: 0, ..event.state.clone() })
+}
+
+/// All instances that the runner may have: those tagged with it, and the one that was launched (the list
+/// by tag lags).
+async fn instances<C: RunnerContext>(context: &C, event: &StepEvent) -> Result<Vec<Instance>> {
+    let mut found = context.fleet().of_runner(&event.runner).await?;
+    if let Some(id) = &event.state.instance
+        && !found.iter().any(|instance| instance.id == *id)
+    {
+        let instance = context.fleet().instance(id).await?;
+        // Not listed: ended an hour ago, or launched a moment ago. Ending it is right in both cases.
+        found.push(instance.unwrap_or_else(|| Instance {
+            id: id.clone(),
+            state: InstanceState::Pending,
+            reason: None,
+        }));
+    }
+    Ok(found)
+}
+
+async fn own_job<C: RunnerContext>(context: &C, event: &StepEvent) -> Result<Option<ForgeJob>> {
+    match event.input.job() {
+        Some(id) => context.forge().job(&event.input.repository(), id).await,
+        None => Ok(None),
+    }
+}
+
+/// Whether the runner is known to be in the middle of a job: its own, or one that it took.
+fn works(event: &StepEvent, record: &RunnerRecord, job: Option<&ForgeJob>) -> bool {
+    let own = job.is_some_and(|job| {
+        job.status == crate::ports::JobStatus::InProgress
+            && job.runner_name.as_deref() == Some(&event.runner)
+    });
+    let other = matches!(&record.ran, Ran::Job { id, .. } if Some(*id) != event.input.job());
+    own || other || record.ran == Ran::Taken
+}
+
+fn busy<C: RunnerContext>(context: &C, event: &StepEvent) -> Result<RunState> {
+    if event.outcome == Outcome::Orphaned {
+        // It runs its job to the end, powers off by itself, and the reaper sees to it that it does.
+        warn!(
+            runner = event.runner,
+            "its execution is over, but the runner is in the middle of a job"
+        );
+        context.telemetry().count("BusyWithoutExecution", None, 1.0);
+        return Ok(RunState { next: Next::Done, ..event.state.clone() });
+    }
+    Err(Error::Later {
+        after: BUSY_WAIT,
+        reason: format!("{}: the runner is in the middle of a job", event.runner),
+    })
+}
+
+async fn remove_registration<C: RunnerContext>(
+    context: &C,
+    settings: &Settings,
+    event: &StepEvent,
+    record: &RunnerRecord,
+    lives: bool,
+) -> Result<Removal> {
+    let place = place(settings, event)?;
+    let id = match event.state.runner_id.or(record.runner_id) {
+        Some(id) => id,
+        // A registration can be there unknown to us only if one was asked for, and then a machine was
+        // launched before.
+        None if lives || event.state.instance.is_some() || event.outcome != Outcome::Regular => {
+            match context.forge().runner_named(&place, &event.runner).await? {
+                Some(found) => found.id,
+                None => return Ok(Removal::Gone),
+            }
+        }
+        None => return Ok(Removal::Gone),
+    };
+    context.forge().remove_runner(&place, id).await
+}

@@ -1,0 +1,187 @@
+//! What invokes a step: the state machine, or EventBridge for an execution that ended otherwise than well.
+
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::job::RunnerInput;
+use crate::names::is_plausible;
+use crate::runner::RunState;
+use crate::time::Timestamp;
+
+/// A step of a runner's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Record the job and buy a machine.
+    Launch,
+    /// Register the runner and hand its registration over.
+    Register,
+    /// See whether it lives, works or is idle.
+    Check,
+    /// Remove what is left and settle what the end owes.
+    Cleanup,
+}
+
+/// How the execution came to its cleanup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// By its own decision.
+    Regular,
+    /// After an error that was not mended by repetition.
+    Failed,
+    /// From outside: the execution itself is over.
+    Orphaned,
+}
+
+/// An invocation.
+#[derive(Clone, Debug)]
+pub struct StepEvent {
+    /// Which step.
+    pub step: Step,
+    /// How cleanup was reached.
+    pub outcome: Outcome,
+    /// The runner's name, which is the execution's.
+    pub runner: String,
+    /// When the execution was started.
+    pub started: Timestamp,
+    /// The execution's input.
+    pub input: RunnerInput,
+    /// What the last step remembered.
+    pub state: RunState,
+}
+
+impl StepEvent {
+    /// Reads an invocation.
+    pub fn read(event: &Value) -> Result<Self> {
+        if event.get("detail-type").is_some() {
+            return Self::ended_execution(event);
+        }
+        let step = match text(event, "step")? {
+            "launch" => Step::Launch,
+            "register" => Step::Register,
+            "check" => Step::Check,
+            "cleanup" => Step::Cleanup,
+            other => {
+                return Err(wrong(&format!(
+                    "step '{}' is unknown; expected launch, register, check or cleanup",
+                    other.escape_debug()
+                )));
+            }
+        };
+        let job = event.get("job").ok_or_else(|| wrong("it has no job"))?;
+        let state = job.pointer("/run/state").cloned().unwrap_or(Value::Null);
+        let outcome = match event.get("outcome").and_then(Value::as_str) {
+            Some("failed") => Outcome::Failed,
+            _ => Outcome::Regular,
+        };
+        Ok(Self {
+            step,
+            outcome,
+            runner: runner_name(text(event, "runnerName")?)?,
+            started: Timestamp::parse(text(event, "startedAt")?)
+                .ok_or_else(|| wrong("startedAt is not a time"))?,
+            input: read_input(job)?,
+            state: match state {
+                Value::Null => RunState::default(),
+                state => serde_json::from_value(state)
+                    .map_err(|error| wrong(&format!("run.state: {error}")))?,
+            },
+        })
+    }
+
+    /// "Step Functions Execution Status Change" (docs.aws.amazon.com, Step Functions with EventBridge):
+    /// the input is JSON in a string, and dates are milliseconds.
+    fn ended_execution(event: &Value) -> Result<Self> {
+        let detail = event.get("detail").ok_or_else(|| wrong("the status change has no detail"))?;
+        let input: Value = detail
+            .get("input")
+            .and_then(Value::as_str)
+            .and_then(|input| serde_json::from_str(input).ok())
+            .ok_or_else(|| wrong("the ended execution's input is not JSON"))?;
+        Ok(Self {
+            step: Step::Cleanup,
+            outcome: Outcome::Orphaned,
+            runner: runner_name(text(detail, "name")?)?,
+            started: detail
+                .get("startDate")
+                .and_then(Value::as_i64)
+                .map(Timestamp::from_millis)
+                .unwrap_or_default(),
+            input: read_input(&input)?,
+            state: RunState::default(),
+        })
+    }
+}
+
+fn read_input(job: &Value) -> Result<RunnerInput> {
+    serde_json::from_value(job.clone())
+        .map_err(|error| wrong(&format!("the execution's input can't be read: {error}")))
+}
+
+fn runner_name(name: &str) -> Result<String> {
+    if is_plausible(name) {
+        return Ok(name.to_owned());
+    }
+    Err(wrong("its runner name is not 1 to 64 of A-Z a-z 0-9 . _ -"))
+}
+
+fn text<'a>(of: &'a Value, key: &str) -> Result<&'a str> {
+    of.get(key).and_then(Value::as_str).ok_or_else(|| wrong(&format!("it has no {key}")))
+}
+
+fn wrong(what: &str) -> Error {
+    Error::Permanent(format!("the orchestrator's event can't be used: {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn steps_are_read_as_the_state_machine_sends_them() {
+        let event = json!({"step": "check", "runnerName": "widgets-7-abc",
+            "startedAt": "2026-11-30T12:00:00.123Z",
+            "job": {"owner": "acme", "repo": "widgets", "jobId": 7, "labels": "a", "queuedAt": "",
+                "run": {"state": {"next": "wait", "waitSeconds": 60, "instance": "i-1", "checks": 2}}}});
+        let read = StepEvent::read(&event).unwrap();
+        assert_eq!((read.step, read.state.checks, read.input.job_id), (Step::Check, 2, 7));
+        assert_eq!(read.state.instance.as_deref(), Some("i-1"));
+    }
+
+    #[test]
+    fn ended_executions_are_read_as_eventbridge_sends_them() {
+        let event = json!({"version": "0", "detail-type": "Step Functions Execution Status Change",
+            "source": "aws.states", "detail": {"name": "widgets-7-abc", "status": "ABORTED",
+                "startDate": 1_796_000_000_000_i64, "output": null,
+                "input": "{\"owner\":\"acme\",\"repo\":\"widgets\",\"jobId\":7}"}});
+        let read = StepEvent::read(&event).unwrap();
+        assert_eq!((read.step, read.outcome), (Step::Cleanup, Outcome::Orphaned));
+        assert_eq!(read.started.seconds(), 1_796_000_000);
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_permanent_and_says_why() {
+        for (event, says) in [
+            (json!({}), "no step"),
+            (json!(null), "no step"),
+            (json!({"step": "lunch"}), "'lunch'"),
+            (
+                json!({"step": "launch", "job": {}, "runnerName": "a b", "startedAt": "x"}),
+                "runner name",
+            ),
+            (
+                json!({"step": "launch", "job": {"owner": "a"}, "runnerName": "a",
+                "startedAt": "2026-11-30T12:00:00Z"}),
+                "repo",
+            ),
+            (json!({"detail-type": "x", "detail": {"name": "a", "input": "{"}}), "not JSON"),
+        ] {
+            let error = StepEvent::read(&event).unwrap_err();
+            assert!(
+                matches!(error, Error::Permanent(_)) && error.to_string().contains(says),
+                "{error}"
+            );
+        }
+    }
+}
