@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::job::{JobId, Repository, RunnerInput};
-use crate::names::{Lineage, MAX_REPLACEMENTS, MAX_REQUEUES, NameKey};
+use crate::names::{Lineage, MAX_REPLACEMENTS, MAX_REQUEUES, NameKey, is_plausible};
 use crate::ports::{
     Clock, Context, Executions, Forge, ForgeJob, JobStatus, Ledger, Ran, RunnerRecord, Start,
     Telemetry,
@@ -123,6 +123,14 @@ impl<'a, C: Context> Debts<'a, C> {
         let ran = Ran::Job { id, repository: Some(repository.to_owned()) };
         let now = self.context.clock().now();
         self.context.ledger().account(runner, &ran, now, self.expiry()).await
+    }
+
+    /// As [`Debts::account`], for a name that a job was found under: only if it is a runner of ours.
+    pub async fn account_if_ours(&self, name: &str, id: JobId, repository: &str) -> Result<()> {
+        if !is_plausible(name) || self.context.executions().describe(name).await?.is_none() {
+            return Ok(());
+        }
+        self.account(name, id, repository).await
     }
 
     /// Notes that `runner` runs a job that we can't see.

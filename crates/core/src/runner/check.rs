@@ -309,7 +309,13 @@ pub(super) async fn check<C: RunnerContext>(
             }
             Verdict::Look(Look::Job) => {
                 let id = input.job().unwrap_or(JobId(-1));
-                seen.job = Some(context.forge().job(&input.repository(), id).await?);
+                let job = context.forge().job(&input.repository(), id).await?;
+                let on = job.as_ref().and_then(|job| job.runner_name.as_deref());
+                if let Some(other) = on.filter(|on| *on != runner) {
+                    // A shuffle: another runner of ours has the job, and this one is its job's supply.
+                    debts.account_if_ours(other, id, &input.repository().to_string()).await?;
+                }
+                seen.job = Some(job);
             }
             Verdict::Look(Look::Registration) => {
                 seen.registration = Some(match runner_id {

@@ -1,0 +1,84 @@
+//! GitHub under the configuration of the moment: a new client when the App or its key was changed, and the
+//! configuration read again when GitHub refuses the key.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use ostler_core::error::{Error, Result};
+use ostler_core::job::{JobId, Repository};
+use ostler_core::labels::Labels;
+use ostler_core::ports::{
+    Clock, Configuration, Forge, ForgeJob, Jit, Place, Refusal, Registered, Removal,
+};
+
+use crate::GitHub;
+
+/// The forge of a function: nothing is built before the first call, so that events which need no look-up
+/// cost none.
+pub struct ConfiguredGitHub<F, C> {
+    configuration: Rc<F>,
+    clock: C,
+    client: RefCell<Option<Rc<GitHub<C>>>>,
+}
+
+impl<F: Configuration, C: Clock + Clone> ConfiguredGitHub<F, C> {
+    /// A forge that takes App and key from `configuration`.
+    pub fn new(configuration: Rc<F>, clock: C) -> Self {
+        Self { configuration, clock, client: RefCell::new(None) }
+    }
+
+    async fn client(&self) -> Result<Rc<GitHub<C>>> {
+        let refused = self.client.borrow().as_ref().is_some_and(|client| client.key_refused());
+        let settings = match refused {
+            true => self.configuration.reread().await?,
+            false => self.configuration.settings().await?,
+        };
+        let (Some(app), Some(key)) = (&settings.app, &settings.app_private_key) else {
+            return Err(Error::Permanent(
+                "control/app or control/app-private-key is not set: run the set-up (make secrets)".into(),
+            ));
+        };
+        let mut client = self.client.borrow_mut();
+        if let Some(current) = client.as_ref().filter(|current| current.is_for(app, key)) {
+            return Ok(Rc::clone(current));
+        }
+        let made = Rc::new(GitHub::new(app, key, self.clock.clone())?);
+        *client = Some(Rc::clone(&made));
+        Ok(made)
+    }
+}
+
+impl<F: Configuration, C: Clock + Clone> Forge for ConfiguredGitHub<F, C> {
+    async fn job(&self, at: &Repository, id: JobId) -> Result<Option<ForgeJob>> {
+        self.client().await?.job(at, id).await
+    }
+
+    async fn deployment_waits(&self, at: &Repository, deployment: i64) -> Result<bool> {
+        self.client().await?.deployment_waits(at, deployment).await
+    }
+
+    async fn runner(&self, place: &Place, id: i64) -> Result<Option<Registered>> {
+        self.client().await?.runner(place, id).await
+    }
+
+    async fn runner_named(&self, place: &Place, name: &str) -> Result<Option<Registered>> {
+        self.client().await?.runner_named(place, name).await
+    }
+
+    async fn register(
+        &self,
+        place: &Place,
+        name: &str,
+        group: Option<&str>,
+        labels: &Labels,
+    ) -> std::result::Result<Jit, Refusal> {
+        match self.client().await {
+            Ok(client) => client.register(place, name, group, labels).await,
+            Err(failure) => Err(Refusal::NotAllowed(failure.to_string())),
+        }
+    }
+
+    async fn remove_runner(&self, place: &Place, id: i64) -> Result<Removal> {
+        self.client().await?.remove_runner(place, id).await
+    }
+}

@@ -1,0 +1,294 @@
+//! What a demo run was seen to do, and what of it breaks a promise.
+
+use std::collections::BTreeMap;
+
+use ostler_core::time::Timestamp;
+use serde::Serialize;
+
+/// What the scenario wants to see of a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// It is accepted and runs.
+    Served,
+    /// It is refused, with these words in the answer.
+    Refused(&'static str),
+    /// It is cancelled before it starts.
+    Cancelled,
+}
+
+/// One job of the scenario, with the instants at which things were first seen.
+#[derive(Clone, Debug)]
+pub struct JobRecord {
+    /// Its id at GitHub.
+    pub id: u64,
+    /// `owner/name`.
+    pub repository: String,
+    /// What it asked for, comma-joined.
+    pub labels: String,
+    /// The part of the scenario that it belongs to.
+    pub part: &'static str,
+    /// What is wanted.
+    pub expected: Expected,
+    /// When it was posted.
+    pub queued: Timestamp,
+    /// When its execution was first seen.
+    pub launching: Option<Timestamp>,
+    /// When its runner connected.
+    pub online: Option<Timestamp>,
+    /// When it began to run.
+    pub running: Option<Timestamp>,
+    /// When it was over.
+    pub done: Option<Timestamp>,
+    /// The runner it ran on.
+    pub runner: Option<String>,
+    /// How it ended at GitHub.
+    pub conclusion: Option<String>,
+    /// Executions started for it.
+    pub executions: u64,
+    /// What the webhook answered to its `queued` deliveries: status and words.
+    pub answers: Vec<(u16, String)>,
+}
+
+impl JobRecord {
+    /// Whether the webhook took it.
+    pub fn accepted(&self) -> bool {
+        self.answers.iter().any(|(status, _)| *status == 202)
+    }
+
+    fn waits(&self) -> bool {
+        self.accepted() && self.done.is_none()
+    }
+}
+
+/// Jobs by fate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct JobCounts {
+    /// Made at GitHub.
+    pub posted: usize,
+    /// Answered 202.
+    pub accepted: usize,
+    /// Answered 200 with a reason.
+    pub refused: usize,
+    /// Ran on a runner of ours.
+    pub served: usize,
+    /// Cancelled before they ran.
+    pub cancelled: usize,
+    /// Accepted and not over.
+    pub waiting: usize,
+}
+
+/// Runners by fate.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RunnerCounts {
+    /// Executions started.
+    pub started: u64,
+    /// Instances, registrations, handoff items and executions that are left.
+    pub left_behind: usize,
+}
+
+/// Waiting time of served jobs, in world seconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct QueueSeconds {
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+}
+
+/// The run in figures: `summary.json`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// Jobs by fate.
+    pub jobs: JobCounts,
+    /// Runners by fate.
+    pub runners: RunnerCounts,
+    /// AWS calls: function, `service:Action`, count.
+    pub calls: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Calls to GitHub by `METHOD path template`.
+    pub github_calls: BTreeMap<String, u64>,
+    /// States entered and retries, per served job.
+    pub transitions_per_job: f64,
+    /// From queued to running.
+    pub queue_seconds: QueueSeconds,
+    /// Promises that did not hold; empty if all did.
+    pub violations: Vec<String>,
+}
+
+/// What was found when everything should have been over.
+#[derive(Clone, Debug, Default)]
+pub struct Remains {
+    /// Instances that are not terminated.
+    pub instances: Vec<String>,
+    /// Registrations at GitHub.
+    pub registrations: Vec<String>,
+    /// Items in the handoff table.
+    pub handoffs: Vec<String>,
+    /// Executions that run.
+    pub executions: Vec<String>,
+    /// Executions that ended otherwise than well.
+    pub failed: Vec<String>,
+    /// Executions in all.
+    pub executions_started: u64,
+    /// States entered and retries of all executions.
+    pub transitions: u64,
+    /// Where a secret was found: `<where>: <which>`.
+    pub leaks: Vec<String>,
+    /// A forged delivery: the status it was answered with, and the AWS calls that followed from it.
+    pub forged_status: Option<u16>,
+}
+
+/// Sums up a run and judges it by the design's promises I1 to I9.
+pub fn sum_up(
+    jobs: &[JobRecord],
+    remains: &Remains,
+    calls: BTreeMap<String, BTreeMap<String, u64>>,
+    github_calls: BTreeMap<String, u64>,
+) -> Summary {
+    let served = |job: &&JobRecord| job.conclusion.as_deref() == Some("success");
+    let mut waits: Vec<f64> = jobs
+        .iter()
+        .filter(served)
+        .filter_map(|job| job.running.map(|at| at.since(job.queued).as_secs_f64()))
+        .collect();
+    waits.sort_by(f64::total_cmp);
+    let served = jobs.iter().filter(served).count();
+    let mut summary = Summary {
+        jobs: JobCounts {
+            posted: jobs.len(),
+            accepted: jobs.iter().filter(|job| job.accepted()).count(),
+            refused: jobs.iter().filter(|job| matches!(job.expected, Expected::Refused(_)) && !job.accepted()).count(),
+            served,
+            cancelled: jobs.iter().filter(|job| job.conclusion.as_deref() == Some("cancelled")).count(),
+            waiting: jobs.iter().filter(|job| job.waits()).count(),
+        },
+        runners: RunnerCounts {
+            started: remains.executions_started,
+            left_behind: remains.instances.len()
+                + remains.registrations.len()
+                + remains.handoffs.len()
+                + remains.executions.len(),
+        },
+        calls,
+        github_calls,
+        #[allow(clippy::cast_precision_loss, reason = "counts of a demo")]
+        transitions_per_job: (remains.transitions as f64 / served.max(1) as f64 * 100.0).round() / 100.0,
+        queue_seconds: QueueSeconds { p50: percentile(&waits, 50), p95: percentile(&waits, 95) },
+        violations: Vec::new(),
+    };
+    summary.violations = violations(jobs, remains, &summary);
+    summary
+}
+
+fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let index = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(index).map_or(0.0, |value| (value * 10.0).round() / 10.0)
+}
+
+fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<String> {
+    let mut broken = Vec::new();
+    for job in jobs {
+        let what = format!("job {} ({}, {})", job.id, job.repository, job.part);
+        match job.expected {
+            Expected::Served => {
+                if job.conclusion.as_deref() != Some("success") {
+                    broken.push(format!("I2: {what} was not served: {:?}", job.conclusion));
+                }
+                if job.executions > 1 {
+                    broken.push(format!("I1: {what} got {} runners", job.executions));
+                }
+            }
+            Expected::Refused(words) => {
+                if job.accepted() || job.executions > 0 {
+                    broken.push(format!("{what} was accepted, and should have been refused"));
+                } else if !job.answers.iter().any(|(status, said)| *status == 200 && said.contains(words)) {
+                    broken.push(format!("{what} was refused without the reason \"{words}\": {:?}", job.answers));
+                }
+            }
+            Expected::Cancelled => {
+                if job.conclusion.as_deref() != Some("cancelled") || job.running.is_some() {
+                    broken.push(format!("{what} was not cancelled before it ran"));
+                }
+            }
+        }
+        if job.waits() {
+            broken.push(format!("I2: {what} waits for ever"));
+        }
+    }
+    let accepted = u64::try_from(summary.jobs.accepted).unwrap_or(u64::MAX);
+    if summary.runners.started != accepted {
+        broken.push(format!("I3: {} runners for {accepted} accepted jobs and no theft", summary.runners.started));
+    }
+    let left = [
+        ("instance", &remains.instances),
+        ("registration", &remains.registrations),
+        ("handoff item", &remains.handoffs),
+        ("execution", &remains.executions),
+    ];
+    for (kind, names) in left {
+        broken.extend(names.iter().map(|name| format!("I5: {kind} left behind: {name}")));
+    }
+    broken.extend(remains.failed.iter().map(|name| format!("execution failed: {name}")));
+    if remains.forged_status != Some(401) {
+        broken.push(format!("a delivery with a bad signature was answered {:?}, not 401", remains.forged_status));
+    }
+    broken.extend(remains.leaks.iter().map(|leak| format!("I9: secret found in {leak}")));
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(expected: Expected) -> JobRecord {
+        let at = Timestamp::from_seconds;
+        JobRecord {
+            id: 7,
+            repository: "acme/widgets".into(),
+            labels: "self-hosted".into(),
+            part: "single",
+            expected,
+            queued: at(0),
+            launching: Some(at(1)),
+            online: Some(at(40)),
+            running: Some(at(50)),
+            done: Some(at(90)),
+            runner: Some("widgets-7".into()),
+            conclusion: Some("success".into()),
+            executions: 1,
+            answers: vec![(202, "widgets-7".into())],
+        }
+    }
+
+    fn remains() -> Remains {
+        Remains { executions_started: 1, transitions: 8, forged_status: Some(401), ..Remains::default() }
+    }
+
+    fn judge(job: JobRecord, remains: &Remains) -> Vec<String> {
+        sum_up(&[job], remains, BTreeMap::new(), BTreeMap::new()).violations
+    }
+
+    #[test]
+    fn a_good_run_breaks_nothing() {
+        let summary = sum_up(&[job(Expected::Served)], &remains(), BTreeMap::new(), BTreeMap::new());
+        assert_eq!(summary.violations, Vec::<String>::new());
+        assert_eq!((summary.jobs.served, summary.queue_seconds.p50), (1, 50.0));
+    }
+
+    #[test]
+    fn every_promise_is_watched() {
+        let waiting = JobRecord { done: None, conclusion: None, ..job(Expected::Served) };
+        assert!(judge(waiting, &remains()).iter().any(|broken| broken.contains("waits for ever")));
+        let twice = JobRecord { executions: 2, ..job(Expected::Served) };
+        assert!(judge(twice, &remains()).iter().any(|broken| broken.starts_with("I1")));
+        let surplus = Remains { executions_started: 2, ..remains() };
+        assert!(judge(job(Expected::Served), &surplus).iter().any(|broken| broken.starts_with("I3")));
+        let left = Remains { instances: vec!["i-1".into()], ..remains() };
+        assert!(judge(job(Expected::Served), &left).iter().any(|broken| broken.starts_with("I5")));
+        let leak = Remains { leaks: vec!["a log: the key".into()], ..remains() };
+        assert!(judge(job(Expected::Served), &leak).iter().any(|broken| broken.starts_with("I9")));
+        assert!(!judge(job(Expected::Refused("public")), &remains()).is_empty());
+        assert!(!judge(job(Expected::Cancelled), &remains()).is_empty());
+        let forged = Remains { forged_status: Some(202), ..remains() };
+        assert!(!judge(job(Expected::Served), &forged).is_empty());
+    }
+}
