@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
@@ -424,13 +425,25 @@ fn items_of_both_tables_expire() {
     }
 }
 
+/// All source text under a folder.
+fn sources(folder: &Path) -> String {
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries
+        .map(
+            |path| {
+                if path.is_dir() { sources(&path) } else { std::fs::read_to_string(path).unwrap() }
+            },
+        )
+        .collect()
+}
+
 #[test]
 fn alarms_see_each_way_to_fail_and_notify_only_where_someone_listens() {
     let template = template("infra/control.yaml");
     let silent = Stack::new(&template, &[]);
     let heard =
         Stack::new(&template, &[("AlarmTopicArn", "arn:aws:sns:eu-west-1:111122223333:alarms")]);
-    let mut watched = BTreeSet::new();
+    let (mut watched, mut own) = (BTreeSet::new(), BTreeSet::new());
     for id in resources(&template, "AWS::CloudWatch::Alarm").keys() {
         let alarm = silent.properties(id);
         assert_eq!(alarm["AlarmActions"], json!([]), "{id}");
@@ -440,12 +453,26 @@ fn alarms_see_each_way_to_fail_and_notify_only_where_someone_listens() {
         );
         assert_eq!(alarm["TreatMissingData"], "notBreaching", "{id}");
         assert!(alarm["AlarmDescription"].as_str().unwrap().len() > 30, "{id} says what to do");
-        let dimension = &template["Resources"][*id]["Properties"]["Dimensions"][0]["Value"];
+        let raw = &template["Resources"][*id]["Properties"];
+        let dimension = &raw["Dimensions"][0]["Value"];
         let of = dimension
             .get("Ref")
             .or_else(|| dimension["Fn::GetAtt"].get(0))
             .map_or("", |id| id.as_str().unwrap());
-        watched.insert(format!("{} {of}", scalar(&alarm["MetricName"])));
+        match raw["Metrics"].as_array() {
+            None => drop(watched.insert(format!("{} {of}", scalar(&raw["MetricName"])))),
+            Some(metrics) => own.extend(
+                metrics[1..]
+                    .iter()
+                    .map(|metric| scalar(&metric["MetricStat"]["Metric"]["MetricName"])),
+            ),
+        }
+    }
+    // Our own metrics are strings in the code, or of a metric filter.
+    let counted = sources(&path("crates/core/src"))
+        + &template["Resources"]["RunnerDeprecatedMetric"].to_string();
+    for metric in own {
+        assert!(counted.contains(&format!("\"{metric}\"")), "nothing counts {metric}");
     }
     for expected in [
         "Errors WebhookFunction",
