@@ -2,3 +2,5 @@
 
 pub mod ec2;
 pub mod github;
+pub mod queue;
+pub mod world;

@@ -1,0 +1,1 @@
+//! The whole local world: moto, the edge, a GitHub server and instances, started and ended together.
