@@ -7,7 +7,9 @@ cd "$root"
 # shellcheck disable=SC2034
 venv=$root/.venv
 
-say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+say() {
+  if [ -t 1 ]; then printf '\033[1m==> %s\033[0m\n' "$*"; else printf '==> %s\n' "$*"; fi
+}
 
 die() {
   printf '%s: %s\n' "${0##*/}" "$*" >&2
