@@ -1,0 +1,188 @@
+//! The example events under `functions/*/events` are what the functions take: they are read by the same code, signed
+//! with the secret that their README names, and belong to one and the same job.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use ostler_core::job::JobId;
+use ostler_core::names::NameKey;
+use ostler_core::runner::{Outcome, Step, StepEvent};
+use ostler_core::secret::Secret;
+use ostler_core::webhook::{Payload, Request, sign, verify};
+use serde_json::{Map, Value};
+
+/// Of all example deliveries (functions/webhook/events/README.md). It is GitHub's own example of a secret.
+const SECRET: &str = "It's a Secret to Everybody";
+
+/// Of all example runner names.
+const NAME_KEY: &str = "an example name key";
+
+/// The job that all examples are about.
+const JOB: JobId = JobId(41_000_000_001);
+
+fn events(function: &str) -> BTreeMap<String, Value> {
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../functions/{function}/events"));
+    let mut events = BTreeMap::new();
+    for entry in std::fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let text = std::fs::read_to_string(&path).unwrap();
+            let event = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}"));
+            events.insert(name, event);
+        }
+    }
+    events
+}
+
+fn runner() -> String {
+    NameKey::new(NAME_KEY).unwrap().base_name("widgets", JOB)
+}
+
+fn payload(body: &[u8]) -> Payload {
+    Payload::read(&serde_json::from_slice(body).unwrap()).unwrap()
+}
+
+#[test]
+fn example_deliveries_are_signed_with_the_documented_secret() {
+    let events = events("webhook");
+    assert_eq!(
+        events.keys().collect::<Vec<_>>(),
+        [
+            "completed",
+            "in_progress",
+            "ping",
+            "queued",
+            "queued-form-encoded",
+            "queued-gateway-v1",
+            "queued-load-balancer"
+        ]
+    );
+    let secret = Secret::new(SECRET);
+    for (name, event) in events {
+        let request = Request::read(&event).unwrap();
+        let header = request.header("x-hub-signature-256");
+        let signed = verify(header, &request.body, std::slice::from_ref(&secret));
+        assert!(signed, "{name}: the signature should be {}", sign(&request.body, &secret));
+        let event = if name == "ping" { "ping" } else { "workflow_job" };
+        assert_eq!(request.header("x-github-event"), Some(event), "{name}");
+        assert!(request.header("x-github-delivery").is_some(), "{name}");
+    }
+}
+
+#[test]
+fn example_deliveries_tell_one_jobs_story() {
+    let events = events("webhook");
+    for (name, action, runner) in [
+        ("queued", "queued", None),
+        ("queued-gateway-v1", "queued", None),
+        ("queued-load-balancer", "queued", None),
+        ("in_progress", "in_progress", Some(runner())),
+        ("completed", "completed", None),
+    ] {
+        let request = Request::read(&events[name]).unwrap();
+        assert_eq!(request.header("content-type"), Some("application/json"), "{name}");
+        let payload = payload(&request.body);
+        assert_eq!((payload.action.as_str(), payload.id), (action, JOB), "{name}");
+        assert_eq!(payload.plausible_runner(), runner.as_deref(), "{name}");
+        assert_eq!(payload.repository.to_string(), "acme/widgets", "{name}");
+    }
+}
+
+#[test]
+fn the_form_encoded_example_holds_the_same_payload() {
+    let events = events("webhook");
+    let plain = Request::read(&events["queued"]).unwrap().body;
+    let encoded: String = plain
+        .iter()
+        .map(|&byte| match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                char::from(byte).to_string()
+            }
+            other => format!("%{other:02X}"),
+        })
+        .collect();
+    let request = Request::read(&events["queued-form-encoded"]).unwrap();
+    assert_eq!(request.header("content-type"), Some("application/x-www-form-urlencoded"));
+    assert_eq!(String::from_utf8(request.body).unwrap(), format!("payload={encoded}"));
+}
+
+#[test]
+fn example_steps_are_read_whole() {
+    use {Outcome::*, Step::*};
+    let events = events("orchestrator");
+    let wanted = [
+        ("check", Check, Regular),
+        ("cleanup", Cleanup, Regular),
+        ("cleanup-failed", Cleanup, Failed),
+        ("ended-execution", Cleanup, Orphaned),
+        ("launch", Launch, Regular),
+        ("register", Register, Regular),
+    ];
+    let names: Vec<_> = wanted.iter().map(|(name, ..)| *name).collect();
+    assert_eq!(events.keys().map(String::as_str).collect::<Vec<_>>(), names);
+    for (name, step, outcome) in wanted {
+        let read = StepEvent::read(&events[name]).unwrap();
+        assert_eq!((read.step, read.outcome, &read.runner), (step, outcome, &runner()), "{name}");
+        assert!(read.started.seconds() > 0, "{name}");
+        let input = serde_json::to_value(&read.input).unwrap();
+        let state = serde_json::to_value(&read.state).unwrap();
+        let job = match outcome {
+            Orphaned => {
+                let input = events[name].pointer("/detail/input").unwrap().as_str().unwrap();
+                serde_json::from_str(input).unwrap()
+            }
+            _ => events[name]["job"].clone(),
+        };
+        for (key, value) in job.as_object().unwrap() {
+            // A key with a slip in it would be ignored in silence.
+            let known = match key.as_str() {
+                "run" => holds(&state, value["state"].as_object().unwrap()),
+                "error" => outcome == Failed,
+                _ => input[key] == *value,
+            };
+            assert!(known, "{name}: {key} is not what is read");
+        }
+    }
+}
+
+fn holds(read: &Value, written: &Map<String, Value>) -> bool {
+    written.iter().all(|(key, value)| read[key] == *value)
+}
+
+/// `cargo lambda deploy` puts its settings in place of the stack's: they must say the same. `cargo lambda watch` starts a
+/// function only if no variable is missing.
+#[test]
+fn cargo_lambda_knows_the_functions_as_the_template_does() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let template = std::fs::read_to_string(root.join("infra/control.yaml")).unwrap();
+    let template: serde_yaml_ng::Value = serde_yaml_ng::from_str(&template).unwrap();
+    let metadata = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(&root)
+        .output()
+        .unwrap();
+    assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
+    let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    for (package, resource) in
+        [("ostler-webhook", "WebhookFunction"), ("ostler-orchestrator", "OrchestratorFunction")]
+    {
+        let packages = metadata["packages"].as_array().unwrap();
+        let lambda =
+            &packages.iter().find(|found| found["name"] == package).unwrap()["metadata"]["lambda"];
+        let function = &template["Resources"][resource]["Properties"];
+        for (ours, theirs) in [("memory", "MemorySize"), ("timeout", "Timeout")] {
+            assert_eq!(
+                lambda["deploy"][ours].as_u64(),
+                function[theirs].as_u64(),
+                "{package}: {ours}"
+            );
+        }
+        assert!(lambda.get("env").is_none() && lambda["deploy"].get("env").is_none(), "{package}");
+        for name in function["Environment"]["Variables"].as_mapping().unwrap().keys() {
+            let name = name.as_str().unwrap();
+            assert!(lambda["watch"]["env"][name].is_string(), "{package}: {name}");
+        }
+    }
+}
