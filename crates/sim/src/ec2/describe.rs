@@ -17,6 +17,29 @@ const SMALLEST_PAGE: usize = 5;
 /// Most values of one filter (API, "Filtering": `FilterLimitExceeded`).
 const MOST_VALUES: usize = 200;
 
+/// Filters of DescribeInstances that the model has, besides `tag:<key>`.
+const INSTANCE_FILTERS: [&str; 11] = [
+    "availability-zone",
+    "client-token",
+    "image-id",
+    "instance-id",
+    "instance-lifecycle",
+    "instance-state-code",
+    "instance-state-name",
+    "instance-type",
+    "spot-instance-request-id",
+    "subnet-id",
+    "tag-key",
+];
+
+/// Filters of DescribeSpotInstanceRequests that the model has, besides `tag:<key>`.
+const SPOT_FILTERS: [&str; 6] =
+    ["instance-id", "spot-instance-request-id", "state", "status-code", "tag-key", "type"];
+
+/// Filters of DescribeImages that the model has.
+const IMAGE_FILTERS: [&str; 6] =
+    ["architecture", "image-id", "name", "owner-id", "root-device-name", "state"];
+
 /// A filter: one of its values must match; `*` and `?` are wildcards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter {
@@ -103,13 +126,13 @@ impl Instance {
         Some(SpotStatus { state, code })
     }
 
-    /// Whether it passes a filter; `None` if there is no such filter.
-    fn passes(&self, now: Timestamp, filter: &Filter) -> Option<bool> {
+    /// Whether it passes a filter of [`INSTANCE_FILTERS`].
+    fn passes(&self, now: Timestamp, filter: &Filter) -> bool {
         if let Some(key) = filter.name.strip_prefix("tag:") {
             let value = self.shown_tags(now).get(key).filter(|_| now >= self.tagged_from);
-            return Some(value.is_some_and(|value| filter.takes(value)));
+            return value.is_some_and(|value| filter.takes(value));
         }
-        Some(match filter.name.as_str() {
+        match filter.name.as_str() {
             "tag-key" => {
                 now >= self.tagged_from && self.shown_tags(now).keys().any(|key| filter.takes(key))
             }
@@ -125,25 +148,25 @@ impl Instance {
             "spot-instance-request-id" => {
                 self.spot.as_ref().is_some_and(|spot| filter.takes(&spot.id))
             }
-            _ => return None,
-        })
+            _ => false,
+        }
     }
 
-    fn spot_passes(&self, now: Timestamp, filter: &Filter) -> Option<bool> {
-        let spot = self.spot.as_ref()?;
+    /// Whether its spot request passes a filter of [`SPOT_FILTERS`].
+    fn spot_passes(&self, now: Timestamp, filter: &Filter) -> bool {
+        let (Some(spot), Some(status)) = (&self.spot, self.spot_status(now)) else { return false };
         if let Some(key) = filter.name.strip_prefix("tag:") {
-            return Some(spot.tags.get(key).is_some_and(|value| filter.takes(value)));
+            return spot.tags.get(key).is_some_and(|value| filter.takes(value));
         }
-        let status = self.spot_status(now)?;
-        Some(match filter.name.as_str() {
+        match filter.name.as_str() {
             "tag-key" => spot.tags.keys().any(|key| filter.takes(key)),
             "state" => filter.takes(status.state),
             "status-code" => filter.takes(status.code),
             "instance-id" => filter.takes(&self.id),
             "spot-instance-request-id" => filter.takes(&spot.id),
             "type" => filter.takes("one-time"),
-            _ => return None,
-        })
+            _ => false,
+        }
     }
 }
 
@@ -156,7 +179,7 @@ impl Ec2 {
         query: &DescribeQuery,
     ) -> Result<Page<&Instance>, Fault> {
         self.admit(now, "DescribeInstances", kind(query))?;
-        check(query, "instancesSet")?;
+        check(query, "instancesSet", &INSTANCE_FILTERS)?;
         let chosen: Vec<u64> = if query.ids.is_empty() {
             self.indexed(query)
         } else {
@@ -166,7 +189,7 @@ impl Ec2 {
             ids
         };
         self.page(query, chosen, |instance| {
-            all(&query.filters, |it| instance.passes(now, it)).map(|ok| ok && instance.listed(now))
+            instance.listed(now) && query.filters.iter().all(|it| instance.passes(now, it))
         })
     }
 
@@ -177,17 +200,16 @@ impl Ec2 {
         query: &DescribeQuery,
     ) -> Result<Page<&Instance>, Fault> {
         self.admit(now, "DescribeSpotInstanceRequests", kind(query))?;
-        check(query, "spotInstanceRequestIdSet")?;
+        check(query, "spotInstanceRequestIdSet", &SPOT_FILTERS)?;
         let chosen: Vec<u64> = if query.ids.is_empty() {
             self.instances.keys().copied().collect()
         } else {
             self.spot_requests_of(now, &query.ids)?
         };
         self.page(query, chosen, |instance| {
-            if instance.spot.is_none() || !instance.listed(now) {
-                return Ok(false);
-            }
-            all(&query.filters, |it| instance.spot_passes(now, it))
+            instance.spot.is_some()
+                && instance.listed(now)
+                && query.filters.iter().all(|it| instance.spot_passes(now, it))
         })
     }
 
@@ -198,6 +220,7 @@ impl Ec2 {
         query: &DescribeQuery,
     ) -> Result<Vec<Image>, Fault> {
         self.admit(now, "DescribeImages", kind(query))?;
+        check(query, "imagesSet", &IMAGE_FILTERS)?;
         for id in &query.ids {
             if !well_formed(id, "ami-") {
                 return Err(Fault::new("InvalidAMIID.Malformed", format!("Invalid id: \"{id}\"")));
@@ -209,24 +232,20 @@ impl Ec2 {
                 ));
             }
         }
-        let mut found = Vec::new();
-        for image in self.images.values() {
-            let passes = all(&query.filters, |filter| {
-                Some(match filter.name.as_str() {
-                    "architecture" => filter.takes(&image.architecture),
-                    "state" => filter.takes(&image.state),
-                    "image-id" => filter.takes(&image.id),
-                    "name" => filter.takes(&image.name),
-                    "root-device-name" => filter.takes(&image.root_device),
-                    "owner-id" => filter.takes(&image.owner),
-                    _ => return None,
-                })
-            })?;
-            if passes && (query.ids.is_empty() || query.ids.contains(&image.id)) {
-                found.push(image.clone());
-            }
-        }
-        Ok(found)
+        let passes = |image: &Image, filter: &Filter| match filter.name.as_str() {
+            "architecture" => filter.takes(&image.architecture),
+            "state" => filter.takes(&image.state),
+            "image-id" => filter.takes(&image.id),
+            "name" => filter.takes(&image.name),
+            "root-device-name" => filter.takes(&image.root_device),
+            "owner-id" => filter.takes(&image.owner),
+            _ => false,
+        };
+        let wanted = |image: &&Image| {
+            (query.ids.is_empty() || query.ids.contains(&image.id))
+                && query.filters.iter().all(|filter| passes(image, filter))
+        };
+        Ok(self.images.values().filter(wanted).cloned().collect())
     }
 
     /// The instances that can pass, by the index of tags where a filter names a tag without wildcards.
@@ -252,7 +271,7 @@ impl Ec2 {
         &mut self,
         query: &DescribeQuery,
         chosen: Vec<u64>,
-        passes: impl Fn(&Instance) -> Result<bool, Fault>,
+        passes: impl Fn(&Instance) -> bool,
     ) -> Result<Page<&Instance>, Fault> {
         let after = match &query.next_token {
             None => 0,
@@ -275,7 +294,7 @@ impl Ec2 {
         let mut more = false;
         for seq in chosen.into_iter().filter(|seq| *seq > after) {
             let instance = &self.instances[&seq];
-            if !passes(instance)? {
+            if !passes(instance) {
                 continue;
             }
             if items.len() == size {
@@ -297,7 +316,14 @@ fn kind(query: &DescribeQuery) -> Kind {
     }
 }
 
-fn check(query: &DescribeQuery, ids: &str) -> Result<(), Fault> {
+fn check(query: &DescribeQuery, ids: &str, filters: &[&str]) -> Result<(), Fault> {
+    let known = |name: &str| name.starts_with("tag:") || filters.contains(&name);
+    if let Some(unknown) = query.filters.iter().find(|filter| !known(&filter.name)) {
+        return Err(Fault::new(
+            "InvalidParameterValue",
+            format!("The filter '{}' is invalid", unknown.name),
+        ));
+    }
     if let Some(most) = query.most {
         if !query.ids.is_empty() {
             return Err(Fault::new(
@@ -324,23 +350,6 @@ fn check(query: &DescribeQuery, ids: &str) -> Result<(), Fault> {
         ));
     }
     Ok(())
-}
-
-/// Whether all filters pass; an unknown one is an error.
-fn all(filters: &[Filter], pass: impl Fn(&Filter) -> Option<bool>) -> Result<bool, Fault> {
-    for filter in filters {
-        match pass(filter) {
-            Some(true) => {}
-            Some(false) => return Ok(false),
-            None => {
-                return Err(Fault::new(
-                    "InvalidParameterValue",
-                    format!("The filter '{}' is invalid", filter.name),
-                ));
-            }
-        }
-    }
-    Ok(true)
 }
 
 /// Whether the value matches a pattern with `*`, `?` and `\` before a literal one.

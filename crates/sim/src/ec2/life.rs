@@ -378,7 +378,7 @@ impl Ec2 {
     pub(super) fn boot_at(&mut self, seq: u64, boots: Option<Timestamp>) {
         let Some(instance) = self.instances.get_mut(&seq) else { return };
         instance.boots = boots;
-        let (first, since) = (instance.first_boot(), instance.launched);
+        let (first, since) = (instance.is_first_boot(), instance.launched);
         self.unnote(seq, |at, what| at >= since && matches!(what, Happening::Boots { .. }));
         if let Some(at) = boots {
             self.note(at, seq, Happening::Boots { first });

@@ -45,7 +45,7 @@ const LISTED_AFTER_END: Duration = Duration::from_secs(3600);
 const TAGGED_AFTER_END: Duration = Duration::from_secs(300);
 
 /// Notice before a spot instance is taken (Guide, "Spot Instance interruption notices").
-const SPOT_NOTICE: Duration = Duration::from_secs(120);
+pub const SPOT_NOTICE: Duration = Duration::from_secs(120);
 
 /// How a capacity pool is paid for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -395,7 +395,7 @@ impl Instance {
     }
 
     /// Whether the latest start was the first.
-    fn first_boot(&self) -> bool {
+    pub fn is_first_boot(&self) -> bool {
         !self.history.iter().any(|step| step.state == State::Stopped)
     }
 }
@@ -489,6 +489,11 @@ impl Ec2 {
     /// Decides the fate of the next instances launched, one each.
     pub fn plan_launches(&mut self, fates: impl IntoIterator<Item = LaunchFault>) {
         self.plans.extend(fates);
+    }
+
+    /// Takes back the fates that no launch has met yet.
+    pub fn clear_plans(&mut self) {
+        self.plans.clear();
     }
 
     /// All instances that the model still holds, in order of launch, visible or not. Not an API call.
