@@ -125,34 +125,21 @@ signing_key() { # for "$day/$region/$service/aws4_request", kept until one of th
 
 # service, target, JSON body: a signed request. True if it was answered 200; see $status and $answer.
 aws() {
-  local host=$1.$OSTLER_REGION.$suffix type=application/x-amz-json-1.1 names body
+  local host=$1.$OSTLER_REGION.$suffix type=application/x-amz-json-1.1 text config body
+  local names='content-type;host;x-amz-date;x-amz-security-token;x-amz-target'
   [ "$1" = dynamodb ] && type=application/x-amz-json-1.0
-  names='content-type;host;x-amz-date;x-amz-security-token;x-amz-target'
   tick
   signing_key "${stamp%T*}/$OSTLER_REGION/$1/aws4_request"
   sha '' "$3"
-  sha '' "POST
-/
-
-content-type:$type
-host:$host
-x-amz-date:$stamp
-x-amz-security-token:$session
-x-amz-target:$2
-
-$names
-$REPLY"
-  hmac "$key" "AWS4-HMAC-SHA256
-$stamp
-$scope
-$REPLY"
+  printf -v text 'content-type:%s\nhost:%s\nx-amz-date:%s\nx-amz-security-token:%s\nx-amz-target:%s\n\n%s\n%s' \
+    "$type" "$host" "$stamp" "$session" "$2" "$names" "$REPLY"
+  sha 'POST\n/\n\n' "$text"
+  printf -v text 'AWS4-HMAC-SHA256\n%s\n%s\n%s' "$stamp" "$scope" "$REPLY"
+  hmac "$key" "$text"
   body=${3//\\/\\\\} body=${body//\"/\\\"}
-  answer=$(curl -sS -m 10 --connect-timeout 5 -w '\n%{http_code}' -K - "https://$host/" <<<"header = \"Content-Type: $type\"
-header = \"X-Amz-Date: $stamp\"
-header = \"X-Amz-Security-Token: $session\"
-header = \"X-Amz-Target: $2\"
-header = \"Authorization: AWS4-HMAC-SHA256 Credential=$access_key/$scope, SignedHeaders=$names, Signature=$REPLY\"
-data-binary = \"$body\"")
+  printf -v config 'header = "%s"\n' "Content-Type: $type" "X-Amz-Date: $stamp" "X-Amz-Security-Token: $session" \
+    "X-Amz-Target: $2" "Authorization: AWS4-HMAC-SHA256 Credential=$access_key/$scope, SignedHeaders=$names, Signature=$REPLY"
+  answer=$(curl -sS -m 10 --connect-timeout 5 -w '\n%{http_code}' -K - "https://$host/" <<<"${config}data-binary = \"$body\"")
   status=${answer##*$'\n'} answer=${answer%$'\n'*}
   [ "$status" = 200 ]
 }
@@ -199,9 +186,9 @@ END
 }
 
 setup() {
-  trap off EXIT
-  mkdir -p "$lib" "$disk" "$run" "$units" && cp -- "$0" "$lib/bootstrap" && chmod 755 "$lib/bootstrap" &&
-    cat >"$units/ostler.service" <<END &&
+  trap '(off)' EXIT
+  mkdir -p "$lib" "$disk" "$run" && cp -- "$0" "$lib/bootstrap" && chmod 755 "$lib/bootstrap"
+  mkdir -p "$units" && cat >"$units/ostler.service" <<END &&
 [Unit]
 Description=Ostler: one job, then power off
 Wants=network-online.target
@@ -269,7 +256,7 @@ hook() {
   [ -f "$dir/.env" ] && while IFS= read -r line || [ "$line" ]; do
     [[ $line == "$set="* && $line != "$set=$h" ]] && next=${line#*=}
   done <"$dir/.env"
-  printf '#!/bin/bash\nmkdir %q 2>/dev/null && timeout --foreground -k 1 20 /bin/bash %q report %q >/dev/null 2>&1\n' \
+  printf '#!/bin/bash\nmkdir %q 2>/dev/null && timeout --foreground -k 1 20 /bin/bash %q report %q >/dev/null 2>&1 || true\n' \
     "$dir/.reported" "$lib/bootstrap" "$runner" >"$h"
   if [ "$next" ]; then printf 'exec /bin/bash %q\n' "$next"; else echo 'exit 0'; fi >>"$h"
   chmod 755 "$h" && printf '\n%s=%s\n' "$set" "$h" >>"$dir/.env"
