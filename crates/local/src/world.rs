@@ -1,1 +1,427 @@
 //! The whole local world: moto, the edge, a GitHub server and instances, started and ended together.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::Method;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::net::TcpListener;
+use tokio::process::Command;
+
+use crate::aws::{self, REGION};
+use crate::ec2::{self, Ec2Plane};
+use crate::edge::{Edge, InstanceIdentity, InstancePlane};
+use crate::github::{GitHub, GitHubConfig};
+use crate::instances;
+use crate::lambda_host::zip_of;
+use crate::moto::{Moto, default_venv};
+use crate::process;
+use crate::time::WorldClock;
+
+/// A deployment by the AWS CLI takes 2 to 5 s of real time here.
+const DEPLOY_TIMEOUT: Duration = Duration::from_secs(300);
+/// `aws cloudformation deploy` sends a template of this size or more through S3.
+/// Source: CloudFormation quotas, "Template body size in a request".
+const TEMPLATE_BYTES_MAX: u64 = 51_200;
+/// Where the functions' zips and large templates go.
+const BUCKET: &str = "ostler-code";
+/// The stacks' names.
+const NETWORK_STACK: &str = "ostler-network";
+/// The control plane's stack; functions and log groups are named by it.
+pub const CONTROL_STACK: &str = "ostler";
+/// Images of the world: SSM parameter, AMI id, architecture.
+const IMAGES: [(&str, &str, &str); 2] = [
+    ("/ostler/images/ubuntu-x64", "ami-00000000000000064", "x86_64"),
+    ("/ostler/images/ubuntu-arm64", "ami-000000000000a4664", "arm64"),
+];
+
+/// How a world is made.
+#[derive(Clone, Debug)]
+pub struct WorldConfig {
+    /// Logs, code and machines' disks are kept here.
+    pub state_dir: PathBuf,
+    /// World seconds per real second.
+    pub scale: f64,
+    /// Virtual environment with moto and the AWS CLI.
+    pub venv: PathBuf,
+    /// Where `ostler-webhook` and `ostler-orchestrator` are.
+    pub bin_dir: PathBuf,
+    /// The repository's root, for its templates.
+    pub root: PathBuf,
+    /// All chance comes from it.
+    pub seed: u64,
+    /// Port of the edge; 0 for any.
+    pub port: u16,
+}
+
+impl WorldConfig {
+    /// At 60 times the speed of real time, with this repository's templates and binaries.
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        Self {
+            state_dir: state_dir.into(),
+            scale: 60.0,
+            venv: default_venv(),
+            bin_dir: root.join("target/debug"),
+            root,
+            seed: 1,
+            port: 0,
+        }
+    }
+}
+
+/// A running world. Its processes end with [`World::down`], and with this process whatever happens.
+pub struct World {
+    /// The world's time.
+    pub clock: WorldClock,
+    /// The AWS endpoint.
+    pub edge: Arc<Edge>,
+    /// EC2's data plane.
+    pub ec2: Arc<Ec2Plane>,
+    /// Machines under instances.
+    pub instances: Arc<instances::Host>,
+    /// GitHub.
+    pub github: Arc<GitHub>,
+    config: WorldConfig,
+    moto: Moto,
+    webhook_secret: String,
+    name_key: String,
+    release_sha256: String,
+    bucket: tokio::sync::OnceCell<()>,
+}
+
+impl InstancePlane for Ec2Plane {
+    fn serves(&self, action: &str) -> bool {
+        Ec2Plane::serves(action)
+    }
+
+    fn serve<'a>(
+        &'a self,
+        parameters: &'a BTreeMap<String, String>,
+    ) -> Pin<Box<dyn Future<Output = ec2::Answer> + Send + 'a>> {
+        Box::pin(self.serve(parameters))
+    }
+
+    fn templates_changed(&self) {
+        self.forget_templates();
+    }
+}
+
+impl World {
+    /// Starts everything; nothing is deployed yet. The error says what could not be started.
+    pub async fn up(config: WorldConfig) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(&config.state_dir)
+            .with_context(|| format!("make {}", config.state_dir.display()))?;
+        // Children run elsewhere, so relative paths would mean other places to them.
+        let state_dir = config.state_dir.canonicalize().context("the state folder's path")?;
+        let config = WorldConfig { state_dir: state_dir.clone(), ..config };
+        let clock = WorldClock::starting_now(config.scale);
+        let listener = TcpListener::bind(("127.0.0.1", config.port))
+            .await
+            .with_context(|| format!("listen on port {} for the edge", config.port))?;
+        let port = listener.local_addr().context("the edge's address")?.port();
+        let webhook_secret = random_hex();
+        let (release, release_sha256) = instances::runner_release();
+        let github = GitHubConfig {
+            release: Some(release.into()),
+            ..GitHubConfig::new(clock, &webhook_secret, config.seed)
+        };
+        let (moto, github) = tokio::try_join!(
+            Moto::start(&config.venv, &state_dir, port, clock),
+            GitHub::start(github)
+        )?;
+        let edge = Edge::start(listener, moto.url(), clock, &state_dir, config.seed)?;
+        let instances = instances::Host::new(instances::HostConfig {
+            clock,
+            edge_url: edge.url().to_owned(),
+            github_url: github.url().to_owned(),
+            state_dir: state_dir.join("instances"),
+            region: REGION.to_owned(),
+        })
+        .context("prepare the machines under instances")?;
+        let host: Arc<dyn ec2::InstanceHost> = Arc::clone(&instances) as _;
+        let ec2 = Ec2Plane::new(clock, moto.url().to_owned(), host);
+        for (_, id, architecture) in IMAGES {
+            ec2.register_plain_image(id, architecture, "/dev/sda1");
+        }
+        let plane = Arc::downgrade(&ec2);
+        instances.on_poweroff(Arc::new(move |instance_id: String| {
+            let plane = plane.clone();
+            tokio::spawn(async move {
+                if let Some(plane) = plane.upgrade() {
+                    plane.powered_off(&instance_id).await;
+                }
+            });
+        }));
+        let keys = Arc::downgrade(&instances);
+        edge.set_instance_keys(Arc::new(move |access_key_id: &str| {
+            let host = keys.upgrade()?;
+            let credentials = host.credentials(access_key_id.strip_prefix("instance-")?)?;
+            Some(InstanceIdentity {
+                secret: credentials.secret,
+                session_token: credentials.session_token,
+                user_id: credentials.user_id,
+            })
+        }));
+        edge.set_instance_plane(Arc::clone(&ec2) as _);
+        edge.nest("/_instance", instances.router());
+        Ok(Self {
+            clock,
+            edge,
+            ec2,
+            instances,
+            github,
+            config,
+            moto,
+            webhook_secret,
+            name_key: random_hex(),
+            release_sha256,
+            bucket: tokio::sync::OnceCell::new(),
+        })
+    }
+
+    /// Ends everything.
+    pub async fn down(self) {
+        self.github.stop();
+        for view in self.ec2.instances() {
+            ec2::InstanceHost::terminate(&*self.instances, &view.instance_id);
+        }
+        self.edge.stop().await;
+        self.moto.stop().await;
+    }
+
+    /// What must never be seen in a log, a tag or an execution: a name for each, and the secret.
+    pub fn secrets(&self) -> Vec<(&'static str, String)> {
+        let key = self.github.app_private_key_pem();
+        // One line of the key's body is enough to know it by, however the rest is wrapped.
+        let line = key.lines().filter(|line| !line.starts_with("-----")).nth(1).unwrap_or(key);
+        vec![
+            ("the webhook secret", self.webhook_secret.clone()),
+            ("the name key", self.name_key.clone()),
+            ("the App's private key", line.to_owned()),
+        ]
+    }
+
+    /// Where all processes of the world write.
+    pub fn log_dir(&self) -> PathBuf {
+        self.config.state_dir.clone()
+    }
+
+    /// An output of a deployed stack.
+    pub fn output(&self, name: &str) -> anyhow::Result<String> {
+        let deployments = self.edge.deployments();
+        deployments.output(name).with_context(|| format!("no deployed stack has an output {name}"))
+    }
+
+    /// Environment variables for AWS tools, as the operator.
+    pub fn variables(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("AWS_ENDPOINT_URL", self.edge.url().to_owned()),
+            ("AWS_ACCESS_KEY_ID", "operator".to_owned()),
+            ("AWS_SECRET_ACCESS_KEY", "local".to_owned()),
+            ("AWS_REGION", REGION.to_owned()),
+            ("AWS_DEFAULT_REGION", REGION.to_owned()),
+        ]
+    }
+
+    /// Runs `aws cloudformation deploy`, and makes what moto does not. `parameters` are name and value.
+    pub async fn deploy(
+        &self,
+        stack: &str,
+        template: &Path,
+        parameters: &[(&str, &str)],
+    ) -> anyhow::Result<()> {
+        let size = std::fs::metadata(template)
+            .with_context(|| format!("read {}", template.display()))?
+            .len();
+        let mut command = Command::new(self.config.venv.join("bin/aws"));
+        command
+            .args([
+                "cloudformation",
+                "deploy",
+                "--no-fail-on-empty-changeset",
+                "--stack-name",
+                stack,
+            ])
+            .arg("--template-file")
+            .arg(template)
+            .args(["--capabilities", "CAPABILITY_IAM"])
+            .envs(self.variables())
+            .env("AWS_CONFIG_FILE", "/dev/null")
+            .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("AWS_PAGER", "")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if size >= TEMPLATE_BYTES_MAX {
+            self.bucket().await?;
+            command.args(["--s3-bucket", BUCKET]);
+        }
+        if !parameters.is_empty() {
+            command.arg("--parameter-overrides");
+            command.args(parameters.iter().map(|(name, value)| format!("{name}={value}")));
+        }
+        let output = tokio::time::timeout(DEPLOY_TIMEOUT, process::tie(&mut command).output())
+            .await
+            .with_context(|| {
+                format!("stack {stack} was not deployed in {} s", DEPLOY_TIMEOUT.as_secs())
+            })?
+            .with_context(|| {
+                format!("run {}/bin/aws: is `make setup` done?", self.config.venv.display())
+            })?;
+        if !output.status.success() {
+            bail!(
+                "stack {stack} could not be deployed: {}{} (moto's own words are in {})",
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr),
+                self.config.state_dir.join("moto.log").display()
+            );
+        }
+        self.edge.deployments().sync().await.map_err(anyhow::Error::msg)
+    }
+
+    /// Deploys both stacks with the functions' binaries, and sets the parameters: a working install.
+    pub async fn install(&self, tiers: &Value) -> anyhow::Result<()> {
+        let root = &self.config.root;
+        let network = root.join("infra/network.yaml");
+        let (code, ()) =
+            tokio::try_join!(self.put_code(), self.deploy(NETWORK_STACK, &network, &[]))?;
+        self.put_parameters(tiers).await?;
+        let (vpc, subnets, group) = (
+            self.output("VpcId")?,
+            self.output("SubnetIds")?,
+            self.output("RunnerSecurityGroupId")?,
+        );
+        let parameters = [
+            ("Owner", "local"),
+            ("VpcId", &vpc),
+            ("SubnetIds", &subnets),
+            ("RunnerSecurityGroupId", &group),
+            ("CodeBucket", BUCKET),
+            ("CodePrefix", &code),
+            ("Architecture", "x86_64"),
+            ("RunnerSha256X64", &self.release_sha256),
+            ("RunnerSha256Arm64", &self.release_sha256),
+        ];
+        self.deploy(CONTROL_STACK, &root.join("infra/control.yaml"), &parameters).await?;
+        self.github.set_webhook_target(Some(&self.output("WebhookUrl")?));
+        Ok(())
+    }
+
+    /// Puts the functions' zips to S3 and gives the prefix of their keys.
+    async fn put_code(&self) -> anyhow::Result<String> {
+        self.bucket().await?;
+        let mut hash = Sha256::new();
+        let mut zips = Vec::new();
+        for name in ["webhook", "orchestrator"] {
+            let path = self.config.bin_dir.join(format!("ostler-{name}"));
+            let zip = tokio::task::spawn_blocking(move || {
+                let binary = std::fs::read(&path).with_context(|| {
+                    format!("read {}: run `cargo build --workspace` first", path.display())
+                })?;
+                zip_of(&binary).map_err(anyhow::Error::msg)
+            });
+            let zip = Bytes::from(zip.await.context("zip a function")??);
+            hash.update(&zip);
+            zips.push((name, zip));
+        }
+        let prefix: String =
+            hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let prefix = format!("{prefix}/");
+        for (name, zip) in zips {
+            let path = format!("/{BUCKET}/{prefix}{name}.zip");
+            self.edge
+                .moto()
+                .send("s3", Method::PUT, &path, &[], zip)
+                .await
+                .with_context(|| format!("put {name}.zip to S3"))?;
+        }
+        Ok(prefix)
+    }
+
+    async fn bucket(&self) -> anyhow::Result<()> {
+        let make = || async {
+            let made = self
+                .edge
+                .moto()
+                .send("s3", Method::PUT, &format!("/{BUCKET}"), &[], Bytes::new())
+                .await;
+            made.map(|_| ()).with_context(|| format!("make the bucket {BUCKET}"))
+        };
+        self.bucket.get_or_try_init(make).await.map(|_| ())
+    }
+
+    async fn put_parameters(&self, tiers: &Value) -> anyhow::Result<()> {
+        let app = json!({
+            "app_id": self.github.app_id(),
+            "github_url": self.github.url(),
+            "registration": "organization",
+        });
+        let control = [
+            ("/ostler/control/tiers", "String", tiers.to_string()),
+            ("/ostler/control/app", "String", app.to_string()),
+            (
+                "/ostler/control/app-private-key",
+                "SecureString",
+                self.github.app_private_key_pem().to_owned(),
+            ),
+            ("/ostler/control/webhook-secret", "SecureString", self.webhook_secret.clone()),
+            ("/ostler/control/name-key", "SecureString", self.name_key.clone()),
+        ];
+        let images = IMAGES.map(|(name, id, _)| (name, "String", id.to_owned()));
+        for (name, kind, value) in control.into_iter().chain(images) {
+            self.put_parameter(name, kind, &value).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates or changes an SSM parameter. `kind` is `String` or `SecureString`.
+    pub async fn put_parameter(&self, name: &str, kind: &str, value: &str) -> anyhow::Result<()> {
+        let input = json!({"Name": name, "Type": kind, "Value": value, "Overwrite": true, "Tier": "Intelligent-Tiering"});
+        let answer = self.edge.moto().json("ssm", "AmazonSSM.PutParameter", &input).await;
+        answer.map(|_| ()).with_context(|| format!("put the parameter {name}"))
+    }
+}
+
+/// 32 random bytes in hexadecimal.
+fn random_hex() -> String {
+    format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>())
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World").field("edge", &self.edge.url()).finish_non_exhaustive()
+    }
+}
+
+/// Reads an answer of the edge or the GitHub server's admin side; used by the command line from another
+/// process than the world's.
+pub async fn get_json(base: &str, path: &str) -> anyhow::Result<Value> {
+    let client = aws::Client::new(base, "operator");
+    let answer = client
+        .send("local", Method::GET, path, &[], Bytes::new())
+        .await
+        .with_context(|| format!("ask {base}{path}: is `ostler-local up` running?"))?;
+    serde_json::from_slice(answer.body())
+        .with_context(|| format!("{base}{path} did not answer JSON"))
+}
+
+/// Sends JSON likewise.
+pub async fn post_json(base: &str, path: &str, body: &Value) -> anyhow::Result<Value> {
+    let client = aws::Client::new(base, "operator");
+    let headers = [("content-type", "application/json")];
+    let answer = client
+        .send("local", Method::POST, path, &headers, body.to_string())
+        .await
+        .with_context(|| format!("post to {base}{path}"))?;
+    Ok(serde_json::from_slice(answer.body()).unwrap_or(Value::Null))
+}

@@ -68,6 +68,7 @@ struct Made {
     rules: Vec<(Value, Vec<Target>)>,
     tables: Vec<Table>,
     scope: InstanceScope,
+    outputs: BTreeMap<String, String>,
     schedules: Vec<JoinHandle<()>>,
 }
 
@@ -150,6 +151,12 @@ impl Deployments {
         let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
         let known = stacks.values().find(|made| made.scope != InstanceScope::default());
         known.map(|made| made.scope.clone()).unwrap_or_default()
+    }
+
+    /// An output of any deployed stack.
+    pub fn output(&self, name: &str) -> Option<String> {
+        let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        stacks.values().find_map(|made| made.outputs.get(name).cloned())
     }
 
     /// Whether a function's URL answers anyone. The error says what is missing.
@@ -295,6 +302,7 @@ impl Deployments {
             handoff_table: output("HandoffTableName"),
             log_group: output("RunnerLogGroup"),
         };
+        made.outputs = outputs;
         self.stacks.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), made);
         Ok(())
     }

@@ -95,6 +95,8 @@ pub trait InstancePlane: Send + Sync {
         &'a self,
         parameters: &'a BTreeMap<String, String>,
     ) -> Pin<Box<dyn Future<Output = ec2::Answer> + Send + 'a>>;
+    /// Launch templates may have been changed by a deployment.
+    fn templates_changed(&self) {}
 }
 
 /// Who an instance is, by its access key.
@@ -468,6 +470,9 @@ impl Edge {
             ) => {
                 self.lambda.refresh();
                 self.queues.refresh();
+                if let Some(plane) = &*self.plane.read().unwrap_or_else(PoisonError::into_inner) {
+                    plane.templates_changed();
+                }
                 self.deployments.sync_soon();
             }
             ("lambda", "CreateEventSourceMapping") => {

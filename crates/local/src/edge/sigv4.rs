@@ -129,43 +129,6 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Signs a request as an SDK would; for tests of what instances may do.
-#[cfg(test)]
-pub(crate) fn signed(
-    key_id: &str,
-    secret: &str,
-    service: &str,
-    target: &str,
-    body: &str,
-    now: Timestamp,
-) -> Vec<(&'static str, String)> {
-    let stamp: String = now.to_string().chars().filter(|c| !"-:".contains(*c)).collect();
-    let scope = format!("{}/us-east-1/{service}/aws4_request", &stamp[..8]);
-    let host = format!("{service}.us-east-1.amazonaws.com");
-    let names = "host;x-amz-date;x-amz-target";
-    let canonical = format!(
-        "POST\n/\n\nhost:{host}\nx-amz-date:{stamp}\nx-amz-target:{target}\n\n{names}\n{}",
-        hex(&Sha256::digest(body.as_bytes()))
-    );
-    let to_sign = format!(
-        "AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{}",
-        hex(&Sha256::digest(canonical.as_bytes()))
-    );
-    let key = scope
-        .split('/')
-        .fold(format!("AWS4{secret}").into_bytes(), |key, part| sign(&key, part.as_bytes()));
-    let signature = hex(&sign(&key, to_sign.as_bytes()));
-    let authorization = format!(
-        "AWS4-HMAC-SHA256 Credential={key_id}/{scope}, SignedHeaders={names}, Signature={signature}"
-    );
-    vec![
-        ("host", host),
-        ("x-amz-date", stamp),
-        ("x-amz-target", target.to_owned()),
-        ("authorization", authorization),
-    ]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -132,8 +132,8 @@ def executions_behave_as_on_aws():
             "status": ended.exec_status.value,
             "startDate": int(ended.start_date.timestamp() * 1000),
             "stopDate": int(ended.stop_date.timestamp() * 1000),
-            "input": json.dumps(ended.input_data),
-            "output": json.dumps(ended.output) if ended.exec_status.value == "SUCCEEDED" else None,
+            "input": ended.execution_input,
+            "output": json.dumps(ended.output, separators=(",", ":")) if ended.exec_status.value == "SUCCEEDED" else None,
             "error": ended.error,
             "cause": ended.cause,
         }
