@@ -4,6 +4,7 @@ pub mod aws;
 pub mod deploy;
 pub mod ec2;
 pub mod edge;
+pub mod github;
 pub mod instances;
 pub mod lambda_host;
 pub mod moto;
