@@ -1,0 +1,262 @@
+//! `ostler-local demo`: the scenario played in the local world, watched, judged and shown.
+
+mod progress;
+mod record;
+mod remains;
+mod report;
+mod scenario;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use ostler_core::time::Timestamp;
+use ostler_sim::ec2::{Fault, LaunchRule, Market, PoolMatch};
+use ostler_sim::github::{Job, Status};
+
+use crate::github::RawHook;
+use crate::world::World;
+use record::{Expected, JobRecord, Summary};
+pub use scenario::tiers;
+use scenario::{Act, REPOSITORIES, scenario};
+
+/// Between two looks at the world, in real time.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A demo that is not over after this is stopped and judged as it stands. World time: the longest way is
+/// a runner seen at work that is next looked at half an hour later.
+const DEADLINE: Duration = Duration::from_secs(5400);
+
+/// A forged delivery must be refused; its body would start a runner if it were believed.
+const FORGED: &str = r#"{"action":"queued","workflow_job":{"id":666,"labels":["self-hosted","linux","x64","small"]},
+"repository":{"name":"widgets","full_name":"acme/widgets","private":true,"owner":{"login":"acme"}}}"#;
+
+/// Plays the scenario in a world into which the stacks are deployed, and writes `summary.json` and
+/// `report.html` into `out`. The answer holds what was violated.
+pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
+    for (name, private) in REPOSITORIES {
+        world.github.add_repository(name, private);
+    }
+    world.edge.reset_calls();
+    let mut demo = Demo { world, start: world.clock.now(), jobs: Vec::new(), known: HashMap::new() };
+    println!("playing {} jobs at {}× speed", posted(), world.clock.scale());
+    for (at, act) in scenario() {
+        while world.clock.now().since(demo.start) < at {
+            tokio::time::sleep(LOOK).await;
+            demo.look();
+        }
+        demo.act(act)?;
+    }
+    let mut remains = remains::Remainder::default();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        demo.look();
+        let over = demo.jobs.iter().all(|job| job.done.is_some() || !job.accepted());
+        if over && remains.nothing_left(world).await? {
+            break;
+        }
+        if world.clock.now().since(demo.start) >= DEADLINE {
+            println!("not over after {} minutes of world time: stopping", DEADLINE.as_secs() / 60);
+            break;
+        }
+    }
+    demo.look();
+    demo.count_executions(&remains.executions(world).await?);
+    let found = remains.find(world, &demo.deliveries_of_forged()).await?;
+    let summary = record::sum_up(&demo.jobs, &found, functions(world), world.github.calls());
+    std::fs::create_dir_all(out).with_context(|| format!("make {}", out.display()))?;
+    let json = serde_json::to_string_pretty(&summary)?;
+    std::fs::write(out.join("summary.json"), json).context("write summary.json")?;
+    let page = report::render(&demo.jobs, &summary, world.clock.scale());
+    std::fs::write(out.join("report.html"), page).context("write report.html")?;
+    progress::print_summary(&summary, out);
+    Ok(summary)
+}
+
+fn posted() -> usize {
+    let jobs = |(_, act): &(Duration, Act)| match act {
+        Act::Post { jobs, .. } => jobs.len(),
+        _ => 0,
+    };
+    scenario().iter().map(jobs).sum()
+}
+
+/// The calls of our functions and of the instances, by name; the world's own are left out.
+fn functions(world: &World) -> BTreeMap<String, BTreeMap<String, u64>> {
+    let mut by_function: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
+    for (caller, calls) in world.edge.calls() {
+        let function = match caller.strip_prefix("fn-") {
+            Some(name) => name.rsplit('-').next().unwrap_or(name).to_owned(),
+            None if caller.starts_with("instance-") => "instances".to_owned(),
+            None => continue,
+        };
+        let counts = by_function.entry(function).or_default();
+        for (call, times) in calls {
+            *counts.entry(call).or_default() += times;
+        }
+    }
+    by_function
+}
+
+struct Demo<'a> {
+    world: &'a World,
+    start: Timestamp,
+    jobs: Vec<JobRecord>,
+    /// Index of a job's record by its id.
+    known: HashMap<u64, usize>,
+}
+
+impl Demo<'_> {
+    fn act(&mut self, act: Act) -> anyhow::Result<()> {
+        let github = &self.world.github;
+        match act {
+            Act::Post { part, jobs, matrix, expected, plan } => {
+                if let Some(plan) = plan {
+                    github.plan_delivery(plan);
+                }
+                let ids = if matrix {
+                    github.post_matrix(&jobs[0], jobs.len()).map_err(refused)?
+                } else {
+                    jobs.iter().map(|job| github.post_job(job)).collect::<Result<_, _>>().map_err(refused)?
+                };
+                for (id, spec) in ids.iter().zip(&jobs) {
+                    if expected == Expected::Cancelled {
+                        github.cancel_job(*id).map_err(refused)?;
+                    }
+                    self.known.insert(*id, self.jobs.len());
+                    self.jobs.push(JobRecord {
+                        id: *id,
+                        repository: spec.repository.clone(),
+                        labels: spec.labels.join(","),
+                        part,
+                        expected,
+                        queued: self.world.clock.now(),
+                        launching: None,
+                        online: None,
+                        running: None,
+                        done: None,
+                        runner: None,
+                        conclusion: None,
+                        executions: 0,
+                        answers: Vec::new(),
+                    });
+                    let job = &self.jobs[self.jobs.len() - 1];
+                    progress::print(self.start, job, "queued", job.queued);
+                }
+            }
+            Act::Approve(part) => {
+                for job in self.jobs.iter().filter(|job| job.part == part) {
+                    github.approve(job.id).map_err(refused)?;
+                    progress::print(self.start, job, "approved", self.world.clock.now());
+                }
+            }
+            Act::Redeliver(part) => {
+                for delivery in github.deliveries() {
+                    let job = delivered_job(&delivery.body).and_then(|id| self.known.get(&id));
+                    let Some(job) = job.map(|index| &self.jobs[*index]) else { continue };
+                    if job.part == part && delivery.status_code >= 500 && !delivery.redelivery {
+                        github.redeliver(delivery.id);
+                        progress::print(self.start, job, "redelivered", self.world.clock.now());
+                    }
+                }
+            }
+            Act::SpotShortage(times) => {
+                println!("          EC2 has no spot machine for the next {times} launches");
+                self.world.ec2.capacity_rule(LaunchRule {
+                    pools: PoolMatch { market: Some(Market::Spot), ..PoolMatch::default() },
+                    subnet: None,
+                    fault: Fault::new("InsufficientInstanceCapacity", "There is no Spot capacity available."),
+                    times: Some(times),
+                });
+            }
+            Act::Forge => {
+                println!("          somebody posts a job with a signature of their own");
+                github.send_raw(RawHook {
+                    event: Some("workflow_job".into()),
+                    body: FORGED.into(),
+                    content_type: "application/json".into(),
+                    signature: Some(format!("sha256={}", "0".repeat(64))),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at GitHub and EC2, and notes and prints what is new.
+    fn look(&mut self) {
+        let snapshot = self.world.github.snapshot();
+        let mut online: HashMap<&str, bool> = HashMap::new();
+        for runner in &snapshot.runners {
+            online.insert(&runner.name, runner.online);
+        }
+        let launched: HashMap<String, Timestamp> = self
+            .world
+            .ec2
+            .instances()
+            .into_iter()
+            .filter_map(|view| view.tags.get("ostler:runner").map(|name| (name.clone(), view.launched_at)))
+            .collect();
+        for delivery in self.world.github.deliveries() {
+            let Some(index) = delivered_job(&delivery.body).and_then(|id| self.known.get(&id)) else { continue };
+            let answer = (delivery.status_code, delivery.answer.clone());
+            let job = &mut self.jobs[*index];
+            if delivery.action.as_deref() == Some("queued") && !job.answers.contains(&answer) {
+                job.answers.push(answer);
+            }
+        }
+        let jobs: HashMap<u64, &Job> = snapshot.jobs.iter().map(|job| (job.id, job)).collect();
+        for record in &mut self.jobs {
+            let Some(job) = jobs.get(&record.id) else { continue };
+            let accepted = record.answers.iter().find(|(status, _)| *status == 202).map(|(_, name)| name.clone());
+            let runner = job.runner.as_ref().map(|runner| runner.name.clone()).or(accepted);
+            if let Some(name) = &runner {
+                if record.launching.is_none() && let Some(at) = launched.get(name) {
+                    record.launching = Some(*at);
+                    progress::print(self.start, record, "launching", *at);
+                }
+                if record.online.is_none() && online.get(name.as_str()) == Some(&true) {
+                    record.online = Some(snapshot.at);
+                    progress::print(self.start, record, "online", snapshot.at);
+                }
+            }
+            if record.running.is_none() && let Some(at) = job.started_at {
+                record.running = Some(at);
+                record.runner.clone_from(&runner);
+                // Between two looks a runner can come online and get a job.
+                record.online = record.online.map(|online| online.min(at));
+                progress::print(self.start, record, "running", at);
+            }
+            if record.done.is_none() && job.status == Status::Completed {
+                record.done = Some(job.completed_at.unwrap_or(snapshot.at));
+                record.conclusion.clone_from(&job.conclusion);
+                let how = job.conclusion.as_deref().unwrap_or("done");
+                progress::print(self.start, record, if how == "success" { "done" } else { how }, snapshot.at);
+            }
+        }
+    }
+
+    fn count_executions(&mut self, names: &[String]) {
+        for job in &mut self.jobs {
+            let mark = format!("-{}-", job.id);
+            let of_job = names.iter().filter(|name| name.contains(&mark)).count();
+            job.executions = u64::try_from(of_job).unwrap_or(u64::MAX);
+        }
+    }
+
+    /// Statuses that the forged deliveries were answered with.
+    fn deliveries_of_forged(&self) -> Vec<u16> {
+        let forged = |delivery: &crate::github::Delivery| delivered_job(&delivery.body) == Some(666);
+        let deliveries = self.world.github.deliveries();
+        deliveries.iter().filter(|delivery| forged(delivery)).map(|delivery| delivery.status_code).collect()
+    }
+}
+
+fn delivered_job(body: &[u8]) -> Option<u64> {
+    serde_json::from_slice::<serde_json::Value>(body).ok()?.pointer("/workflow_job/id")?.as_u64()
+}
+
+/// GitHub's refusal as an error of the demo.
+fn refused(error: ostler_sim::github::ApiError) -> anyhow::Error {
+    anyhow::anyhow!("GitHub refused the scenario's request: {} {}", error.status, error.message)
+}

@@ -1,0 +1,201 @@
+//! What is left when everything should be over, and whether a secret came out on the way.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde_json::{Value, json};
+
+use super::record::Remains;
+use crate::world::World;
+
+/// Between two looks at the executions: they are many, and one emulator serves them all.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// A run of base64 this long in a log is a registration's secret, or as bad.
+const LONG_BASE64: usize = 800;
+
+/// Largest file that is searched, in bytes.
+const SEARCHED: u64 = 64 * 1024 * 1024;
+
+/// Looks for what is left.
+#[derive(Default)]
+pub struct Remainder {
+    looked: Option<tokio::time::Instant>,
+}
+
+/// An execution as the state machine lists it.
+struct Listed {
+    arn: String,
+    name: String,
+    status: String,
+}
+
+impl Remainder {
+    /// Whether nothing is left that will still go away. Asks at most once a second.
+    pub async fn nothing_left(&mut self, world: &World) -> anyhow::Result<bool> {
+        if self.looked.is_some_and(|at| at.elapsed() < INTERVAL) || !instances(world).is_empty() {
+            return Ok(false);
+        }
+        self.looked = Some(tokio::time::Instant::now());
+        Ok(list(world).await?.iter().all(|execution| execution.status != "RUNNING"))
+    }
+
+    /// Names of all executions.
+    pub async fn executions(&self, world: &World) -> anyhow::Result<Vec<String>> {
+        Ok(list(world).await?.into_iter().map(|execution| execution.name).collect())
+    }
+
+    /// Everything that is left, and what the histories and logs hold.
+    pub async fn find(&self, world: &World, forged: &[u16]) -> anyhow::Result<Remains> {
+        let executions = list(world).await?;
+        let mut remains = Remains {
+            instances: instances(world),
+            registrations: world.github.snapshot().runners.into_iter().map(|runner| runner.name).collect(),
+            handoffs: handoffs(world).await?,
+            executions_started: u64::try_from(executions.len()).unwrap_or(u64::MAX),
+            forged_status: forged.first().copied(),
+            ..Remains::default()
+        };
+        let secrets = world.secrets();
+        for execution in &executions {
+            match execution.status.as_str() {
+                "RUNNING" => remains.executions.push(execution.name.clone()),
+                "SUCCEEDED" => {}
+                other => remains.failed.push(format!("{} {other}", execution.name)),
+            }
+            let history = history(world, &execution.arn).await?;
+            remains.transitions += transitions(&history);
+            let text = Value::Array(history).to_string();
+            remains.leaks.extend(leaks(&format!("execution {}", execution.name), &text, &secrets));
+        }
+        for view in world.ec2.instances() {
+            let text = format!("{:?}", view.tags);
+            remains.leaks.extend(leaks(&format!("tags of {}", view.instance_id), &text, &secrets));
+        }
+        search(&world.log_dir(), &secrets, &mut remains.leaks)?;
+        Ok(remains)
+    }
+}
+
+fn instances(world: &World) -> Vec<String> {
+    let alive = |state: &str| !matches!(state, "terminated" | "shutting-down");
+    world
+        .ec2
+        .instances()
+        .into_iter()
+        .filter(|view| alive(&view.state))
+        .map(|view| format!("{} {}", view.instance_id, view.state))
+        .collect()
+}
+
+async fn handoffs(world: &World) -> anyhow::Result<Vec<String>> {
+    let table = world.output("HandoffTableName")?;
+    let input = json!({"TableName": table, "ConsistentRead": true, "ProjectionExpression": "pk"});
+    let answer = world
+        .edge
+        .client("operator")
+        .json("dynamodb", "DynamoDB_20120810.Scan", &input)
+        .await
+        .context("scan the handoff table")?;
+    let items = answer["Items"].as_array().cloned().unwrap_or_default();
+    Ok(items.iter().filter_map(|item| item["pk"]["S"].as_str().map(str::to_owned)).collect())
+}
+
+async fn list(world: &World) -> anyhow::Result<Vec<Listed>> {
+    let machine = world.output("StateMachineArn")?;
+    let client = world.edge.client("operator");
+    let mut listed = Vec::new();
+    let mut token: Option<String> = None;
+    loop {
+        let mut input = json!({"stateMachineArn": machine, "maxResults": 1000});
+        if let Some(token) = &token {
+            input["nextToken"] = json!(token);
+        }
+        let answer = client.json("states", "AWSStepFunctions.ListExecutions", &input).await.context("list executions")?;
+        for execution in answer["executions"].as_array().into_iter().flatten() {
+            let text = |key: &str| execution[key].as_str().unwrap_or_default().to_owned();
+            listed.push(Listed { arn: text("executionArn"), name: text("name"), status: text("status") });
+        }
+        token = answer["nextToken"].as_str().map(str::to_owned);
+        if token.is_none() {
+            return Ok(listed);
+        }
+    }
+}
+
+async fn history(world: &World, arn: &str) -> anyhow::Result<Vec<Value>> {
+    let input = json!({"executionArn": arn, "maxResults": 1000, "includeExecutionData": true});
+    let answer = world
+        .edge
+        .client("operator")
+        .json("states", "AWSStepFunctions.GetExecutionHistory", &input)
+        .await
+        .context("read an execution's history")?;
+    Ok(answer["events"].as_array().cloned().unwrap_or_default())
+}
+
+/// What AWS bills: each state entered, and each retry (Step Functions pricing, "state transitions").
+fn transitions(history: &[Value]) -> u64 {
+    let count = |suffix: &str| {
+        let matches = |event: &&Value| event["type"].as_str().is_some_and(|kind| kind.ends_with(suffix));
+        u64::try_from(history.iter().filter(matches).count()).unwrap_or(u64::MAX)
+    };
+    let retries = count("TaskScheduled").saturating_sub(count("TaskStateEntered"));
+    count("StateEntered") + retries
+}
+
+/// Searches every log file of the functions and instances.
+fn search(dir: &Path, secrets: &[(&'static str, String)], found: &mut Vec<String>) -> anyhow::Result<()> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
+    for entry in entries {
+        let entry = entry.with_context(|| format!("read {}", dir.display()))?;
+        let path = entry.path();
+        let meta = entry.metadata().with_context(|| format!("read {}", path.display()))?;
+        if meta.is_dir() {
+            search(&path, secrets, found)?;
+        } else if meta.len() <= SEARCHED && path.extension().is_some_and(|end| end == "log") {
+            let text = String::from_utf8_lossy(&std::fs::read(&path)?).into_owned();
+            found.extend(leaks(&path.display().to_string(), &text, secrets));
+        }
+    }
+    Ok(())
+}
+
+fn leaks(place: &str, text: &str, secrets: &[(&'static str, String)]) -> Vec<String> {
+    let mut found: Vec<String> = secrets
+        .iter()
+        .filter(|(_, secret)| text.contains(secret.as_str()))
+        .map(|(name, _)| format!("{place}: {name}"))
+        .collect();
+    let base64 = |c: char| c.is_ascii_alphanumeric() || "+/=".contains(c);
+    if text.split(|c| !base64(c)).any(|run| run.len() >= LONG_BASE64) {
+        found.push(format!("{place}: a long base64 text"));
+    }
+    if text.contains("ghs_") {
+        found.push(format!("{place}: an installation token"));
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn i9_secrets_tokens_and_registrations_are_found() {
+        let secrets = [("the webhook secret", "s3cret-of-a-test".to_owned())];
+        assert_eq!(leaks("a log", "nothing here", &secrets), Vec::<String>::new());
+        assert_eq!(leaks("a log", "secret: s3cret-of-a-test", &secrets).len(), 1);
+        assert_eq!(leaks("a log", "token ghs_abc", &secrets).len(), 1);
+        assert_eq!(leaks("a log", &"A".repeat(900), &secrets).len(), 1);
+    }
+
+    #[test]
+    fn transitions_are_states_entered_and_retries() {
+        let event = |kind: &str| json!({ "type": kind });
+        let history = ["TaskStateEntered", "TaskScheduled", "TaskFailed", "TaskScheduled", "TaskSucceeded",
+            "TaskStateExited", "ChoiceStateEntered"];
+        assert_eq!(transitions(&history.map(event)), 3);
+    }
+}

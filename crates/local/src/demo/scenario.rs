@@ -1,0 +1,145 @@
+//! What the demo plays: some forty jobs in nine minutes of world time, ordinary ones and the troubles that
+//! every install meets.
+
+use std::time::Duration;
+
+use ostler_sim::github::JobSpec;
+use serde_json::{Value, json};
+
+use super::record::Expected;
+use crate::github::DeliveryPlan;
+
+/// Something that happens.
+pub enum Act {
+    /// These jobs are posted, one after the other.
+    Post {
+        /// Part of the scenario, as the report names it.
+        part: &'static str,
+        /// The jobs.
+        jobs: Vec<JobSpec>,
+        /// In one run, as a matrix.
+        matrix: bool,
+        /// What is wanted of each.
+        expected: Expected,
+        /// What happens to their `queued` deliveries.
+        plan: Option<DeliveryPlan>,
+    },
+    /// The deployment that the jobs of that part wait for is approved.
+    Approve(&'static str),
+    /// The failed deliveries of that part are sent again.
+    Redeliver(&'static str),
+    /// Spot has no machine for the next launches.
+    SpotShortage(u32),
+    /// Somebody posts a job with a signature of their own.
+    Forge,
+}
+
+/// The tiers of the demo: `control/tiers`.
+pub fn tiers() -> Value {
+    let tier = |name: &str, architecture: &str, label: &str, image: &str, types: Value, market: &str| {
+        json!({"name": name, "architecture": architecture, "labels": [label], "images": [image],
+            "instance_types": types, "market": market, "root_volume_gib": 40, "max_runners": 100,
+            "max_idle": "5m", "max_lifetime": "6h", "boot_timeout": "15m"})
+    };
+    json!({"tiers": [
+        tier("linux-small", "x64", "small", "/ostler/images/ubuntu-x64", json!(["m7i.large", "m6i.large"]), "on-demand"),
+        tier("linux-large", "x64", "large", "/ostler/images/ubuntu-x64", json!(["c7i.4xlarge", "c6i.4xlarge"]), "spot-then-on-demand"),
+        tier("linux-arm64", "arm64", "small", "/ostler/images/ubuntu-arm64", json!(["m7g.large"]), "spot"),
+    ]})
+}
+
+/// The repositories: name, and whether it is private.
+pub const REPOSITORIES: [(&str, bool); 5] = [
+    ("acme/widgets", true),
+    ("acme/gadgets", true),
+    ("acme/tools", true),
+    ("acme/site", true),
+    ("acme/showcase", false),
+];
+
+const SMALL: &[&str] = &["self-hosted", "linux", "x64", "small"];
+const LARGE: &[&str] = &["self-hosted", "linux", "x64", "large"];
+const ARM: &[&str] = &["self-hosted", "linux", "ARM64", "small"];
+
+/// The scenario: world time since its start, and what happens then.
+pub fn scenario() -> Vec<(Duration, Act)> {
+    let at = Duration::from_secs;
+    let queued = |plan: DeliveryPlan| Some(DeliveryPlan { action: Some("queued".into()), ..plan });
+    let served = |part, jobs| Act::Post { part, jobs, matrix: false, expected: Expected::Served, plan: None };
+    let refused = |part, repository: &str, labels: &[&str], words| Act::Post {
+        part,
+        jobs: vec![job(repository, labels, 60)],
+        matrix: false,
+        expected: Expected::Refused(words),
+        plan: None,
+    };
+    let faulty = |part, jobs, plan| Act::Post { part, jobs, matrix: false, expected: Expected::Served, plan: queued(plan) };
+    vec![
+        (at(0), served("single", mixed(SMALL, 6))),
+        (at(30), Act::Post {
+            part: "matrix",
+            jobs: vec![job("acme/widgets", SMALL, 150); 16],
+            matrix: true,
+            expected: Expected::Served,
+            plan: None,
+        }),
+        (at(90), Act::SpotShortage(2)),
+        (at(95), served("spot, then on-demand", mixed(LARGE, 4))),
+        (at(120), served("arm64 on spot", mixed(ARM, 3))),
+        (at(150), faulty("delivered three times", mixed(SMALL, 3), DeliveryPlan { times: 3, copies: 3, ..DeliveryPlan::default() })),
+        (at(180), faulty("event a minute late", mixed(SMALL, 2), DeliveryPlan { times: 2, delay_seconds: 60.0, ..DeliveryPlan::default() })),
+        (at(200), faulty("lost, then redelivered", mixed(SMALL, 2), DeliveryPlan { times: 2, failed: true, ..DeliveryPlan::default() })),
+        (at(220), served("behind an environment", vec![JobSpec {
+            environment: Some("production".into()),
+            ..job("acme/site", SMALL, 60)
+        }])),
+        (at(230), refused("no tier", "acme/tools", &["self-hosted", "linux", "gpu"], "no tier")),
+        (at(240), refused("public repository", "acme/showcase", SMALL, "public")),
+        (at(250), Act::Post {
+            part: "cancelled",
+            jobs: vec![job("acme/gadgets", LARGE, 60)],
+            matrix: false,
+            expected: Expected::Cancelled,
+            plan: None,
+        }),
+        (at(260), Act::Forge),
+        (at(290), Act::Redeliver("lost, then redelivered")),
+        (at(340), Act::Approve("behind an environment")),
+        (at(400), served("single", mixed(SMALL, 4))),
+    ]
+}
+
+fn job(repository: &str, labels: &[&str], seconds: u64) -> JobSpec {
+    JobSpec { duration: Duration::from_secs(seconds), ..JobSpec::new(repository, labels) }
+}
+
+/// Jobs over the private repositories, of one to four minutes.
+fn mixed(labels: &[&str], count: usize) -> Vec<JobSpec> {
+    (0..count)
+        .zip(REPOSITORIES.iter().filter(|(_, private)| *private).cycle())
+        .zip([60, 120, 90, 240, 180].into_iter().cycle())
+        .map(|((_, (repository, _)), seconds)| job(repository, labels, seconds))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ostler_core::config::Tiers;
+
+    use super::*;
+
+    #[test]
+    fn the_tiers_are_valid_and_the_scenario_is_about_forty_jobs_in_order() {
+        assert_eq!(Tiers::parse(&tiers().to_string()).problems, Vec::<String>::new());
+        let scenario = scenario();
+        assert!(scenario.is_sorted_by_key(|(at, _)| *at));
+        let jobs: usize = scenario
+            .iter()
+            .map(|(_, act)| match act {
+                Act::Post { jobs, .. } => jobs.len(),
+                _ => 0,
+            })
+            .sum();
+        assert_eq!(jobs, 44);
+    }
+}
