@@ -1,0 +1,135 @@
+//! The documents keep up with the code: what can be set, what is counted and what alarms is named in them, and their
+//! links lead somewhere.
+
+// All of this is test code, which the lints on panics can't see outside of the test functions themselves.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+const DOCUMENTS: [&str; 8] = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/architecture.md",
+    "docs/github-app.md",
+    "docs/operations.md",
+    "functions/webhook/events/README.md",
+    "functions/orchestrator/events/README.md",
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// All Rust files below a folder, as one text.
+fn sources(folder: &Path) -> String {
+    let mut text = String::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            text += &sources(&path);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text += &std::fs::read_to_string(&path).unwrap();
+        }
+    }
+    text
+}
+
+/// The texts between `before` and `after`, wherever they stand.
+fn between<'a>(text: &'a str, before: &str, after: &str) -> BTreeSet<&'a str> {
+    text.split(before).skip(1).filter_map(|rest| rest.split_once(after)).map(|(it, _)| it).collect()
+}
+
+/// Asserts that each of the names stands in the document as code.
+fn named(document: &str, names: &BTreeSet<&str>) {
+    let text = read(document);
+    let missing: Vec<_> =
+        names.iter().filter(|name| !text.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{document} says nothing of {missing:?}");
+}
+
+#[test]
+fn operations_name_every_metric() {
+    let core = sources(&root().join("crates/core/src"));
+    let metrics: BTreeSet<_> = core
+        .split(".count(")
+        .skip(1)
+        .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split_once('"'))
+        .map(|(metric, _)| metric)
+        .collect();
+    assert!(metrics.contains("JobAccepted") && metrics.contains("LaunchRefused"), "{metrics:?}");
+    named("docs/operations.md", &metrics);
+    let template = read("infra/control.yaml");
+    named("docs/operations.md", &between(&template, "MetricNamespace: Ostler, MetricName: ", ","));
+}
+
+#[test]
+fn operations_name_every_parameter_alarm_and_key_of_a_tier() {
+    for template in ["infra/network.yaml", "infra/control.yaml"] {
+        let yaml: serde_yaml_ng::Value = serde_yaml_ng::from_str(&read(template)).unwrap();
+        let keys = |of: &str| -> Vec<String> {
+            let keys = yaml[of].as_mapping().unwrap().keys();
+            keys.map(|key| key.as_str().unwrap().to_owned()).collect()
+        };
+        let (parameters, resources) = (keys("Parameters"), keys("Resources"));
+        let alarms = resources.iter().filter(|name| name.ends_with("Alarm"));
+        named("docs/operations.md", &parameters.iter().chain(alarms).map(String::as_str).collect());
+    }
+    let config = read("crates/core/src/config.rs");
+    for (structure, document) in
+        [("struct RawTier", "docs/operations.md"), ("pub struct AppSettings", "docs/github-app.md")]
+    {
+        let body =
+            config.split_once(&format!("{structure} {{")).unwrap().1.split_once("\n}").unwrap().0;
+        let keys: BTreeSet<_> = body
+            .lines()
+            .filter_map(|line| line.trim().trim_start_matches("pub ").split_once(": "))
+            .map(|(key, _)| key)
+            .filter(|key| !key.starts_with(['/', '#']) && *key != "repositories")
+            .collect();
+        assert!(keys.len() > 4, "{structure}: {keys:?}");
+        named(document, &keys);
+    }
+}
+
+#[test]
+fn links_within_the_project_lead_somewhere() {
+    for document in DOCUMENTS {
+        let text = read(document);
+        let folder = root().join(document).parent().unwrap().to_owned();
+        for link in between(&text, "](", ")") {
+            if link.starts_with("http") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { root().join(document) } else { folder.join(path) };
+            assert!(target.exists(), "{document}: {link}");
+            if !anchor.is_empty() {
+                let target = std::fs::read_to_string(&target).unwrap();
+                let found =
+                    target.lines().any(|line| line.starts_with('#') && slug(line) == anchor);
+                assert!(found, "{document}: no heading for {link}");
+            }
+        }
+    }
+}
+
+/// A heading's anchor as GitHub makes it.
+fn slug(heading: &str) -> String {
+    heading
+        .trim_start_matches('#')
+        .trim()
+        .to_lowercase()
+        .chars()
+        .filter_map(|c| match c {
+            ' ' => Some('-'),
+            c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
+            _ => None,
+        })
+        .collect()
+}
