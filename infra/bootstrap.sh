@@ -4,7 +4,7 @@
 #   (no argument)      cloud-init, once: installs the units below, so that systemd owns the rest
 #   job                the service: identity, runner, claim, run
 #   off [reason]       after the service however it ended, and at the lifetime's end: say why, power off
-#   report <runner>    the job-started hook's part, as the job's user
+#   report             the job-started hook's part, as the job's user
 #
 # Needs bash 4.4, curl, tar, util-linux, and coreutils or openssl for the hashes. Nothing may leave the machine
 # on: every stage ends in an EXIT trap, systemd powers off if a stage is killed, and a timer if one hangs.
@@ -58,11 +58,13 @@ imds() { # path...: a line "<value> <status>" for each
   [ "$answer" ]
 }
 
+# Asked for once a boot: the later stages find the answer beside the reason.
 identity() {
   local v i t=tags/instance/ostler
-  tick
   token=$(curl -sf -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 21600' \
     http://169.254.169.254/latest/api/token) && [ "$token" ] || return
+  [ "$role" ] || read -r instance role runner 2>/dev/null <"$run/self"
+  [ "$role" ] && return
   imds instance-id iam/security-credentials/ "$t:runner" "$t:boot-timeout" "$t:max-lifetime"
   mapfile -t v <<<"$answer"
   for i in 0 1 2 3 4; do
@@ -73,7 +75,7 @@ identity() {
   [[ ${v[2]} =~ ^[A-Za-z0-9._-]{1,64}$ ]] && runner=${v[2]}
   [[ ${v[3]} =~ ^[1-9][0-9]{0,5}$ ]] && boot=${v[3]}
   [[ ${v[4]} =~ ^[1-9][0-9]{0,5}$ ]] && life=${v[4]}
-  return 0
+  [ -z "$role" ] || echo "$instance $role $runner" >"$run/self"
 }
 
 field() { # name text: the first string value of that name in a JSON text, however spaced, in REPLY
@@ -123,12 +125,11 @@ signing_key() { # for "$day/$region/$service/aws4_request", kept until one of th
   key=$hex scope=$1
 }
 
-# service, target, JSON body: a signed request. True if it was answered 200; see $status and $answer.
+# service, target, JSON body: a request signed for $stamp. True if answered 200; see $status and $answer.
 aws() {
   local host=$1.$OSTLER_REGION.$suffix type=application/x-amz-json-1.1 text config body
   local names='content-type;host;x-amz-date;x-amz-security-token;x-amz-target'
   [ "$1" = dynamodb ] && type=application/x-amz-json-1.0
-  tick
   signing_key "${stamp%T*}/$OSTLER_REGION/$1/aws4_request"
   sha '' "$3"
   printf -v text 'content-type:%s\nhost:%s\nx-amz-date:%s\nx-amz-security-token:%s\nx-amz-target:%s\n\n%s\n%s' \
@@ -145,13 +146,14 @@ aws() {
 }
 
 # One event of its own in the log group, so that no other output can run into it. A few tries, then never mind.
-say() {
+say() { # text, and anything if it is the first
   local to text=${1//\"/\\\"} try
   to="{\"logGroupName\":\"$OSTLER_LOG_GROUP\",\"logStreamName\":\"${runner:-_}/$instance\""
   for try in 1 2 3 4; do
     tick
+    [ -z "${2-}" ] || aws logs Logs_20140328.CreateLogStream "$to}"
     aws logs Logs_20140328.PutLogEvents "$to,\"logEvents\":[{\"timestamp\":${now}000,\"message\":\"$text\"}]}" && return
-    [[ $answer == *ResourceNotFound* ]] && aws logs Logs_20140328.CreateLogStream "$to}" && continue
+    [[ $answer == *ResourceNotFound* ]] && set -- "$1" new && continue
     nap "$try"
   done
   return 1
@@ -161,7 +163,7 @@ hurry() { local try; for try in 1 2 3; do identity && credentials && return; nap
 
 off() {
   trap 'poweroff || poweroff -f' EXIT
-  mkdir -p "$run"
+  [ -d "$run" ] || mkdir -p "$run"
   # The other one is saying why: leave it the time.
   mkdir "$run/ended" 2>/dev/null || { sleep 20; exit; }
   [ "${1-}" ] && reason=$1
@@ -173,23 +175,20 @@ off() {
 
 # The power goes after $life seconds whatever the job has done to the runner.
 watchdog() {
-  cat >"$units/ostler-limit.timer" <<END
-[Unit]
+  echo "[Unit]
 Description=Ostler: end of this machine's lifetime
 [Timer]
 OnActiveSec=${life}s
 AccuracySec=1s
 [Install]
-WantedBy=timers.target
-END
-  systemctl daemon-reload && systemctl enable ostler-limit.timer && systemctl restart ostler-limit.timer
+WantedBy=timers.target" >"$units/ostler-limit.timer" &&
+    systemctl enable ostler-limit.timer && systemctl restart ostler-limit.timer
 }
 
 setup() {
   trap '(off)' EXIT
-  mkdir -p "$lib" "$disk" "$run" && cp -- "$0" "$lib/bootstrap" && chmod 755 "$lib/bootstrap"
-  mkdir -p "$units" && cat >"$units/ostler.service" <<END &&
-[Unit]
+  mkdir -p "$lib" "$disk" "$run" && install -m 755 -- "$0" "$lib/bootstrap"
+  mkdir -p "$units" && echo "[Unit]
 Description=Ostler: one job, then power off
 Wants=network-online.target
 After=network-online.target
@@ -204,10 +203,7 @@ TasksMax=infinity
 TimeoutStopSec=90
 StandardOutput=journal+console
 [Install]
-WantedBy=multi-user.target
-END
-    cat >"$units/ostler-limit.service" <<END &&
-[Unit]
+WantedBy=multi-user.target" >"$units/ostler.service" && echo "[Unit]
 Description=Ostler: power off at the end of the lifetime
 SuccessAction=poweroff-force
 FailureAction=poweroff-force
@@ -215,9 +211,8 @@ FailureAction=poweroff-force
 Type=oneshot
 ExecStart=/bin/bash $lib/bootstrap off max-lifetime
 TimeoutStartSec=120
-StandardOutput=journal+console
-END
-    watchdog && systemctl enable ostler.service && systemctl --no-block start ostler.service && trap - EXIT && exit
+StandardOutput=journal+console" >"$units/ostler-limit.service" && watchdog &&
+    systemctl enable --now --no-block ostler.service && trap - EXIT && exit
   # Without systemd the same by hand.
   (job)
 }
@@ -240,41 +235,44 @@ fetch() {
     nap $((2 * try))
   done
   # Under another name first: a reboot half way must not leave half a runner.
-  rm -rf "$dir.new" && mkdir -p "$dir.new" && tar -xzf "$tgz" -C "$dir.new" --no-same-owner && rm "$tgz" &&
+  [ ! -e "$dir.new" ] || rm -rf "$dir.new"
+  mkdir -p "$dir.new" && tar -xzf "$tgz" -C "$dir.new" --no-same-owner && rm "$tgz" &&
     [ -x "$dir.new/run.sh" ] && mv -T "$dir.new" "$dir"
   [ -x "$dir/run.sh" ] || die runner-unpack
   # .NET does not start without ICU unless told so; bare images have none.
   [[ $(ldconfig -p 2>/dev/null) == *libicuuc* ]] || export DOTNET_SYSTEM_GLOBALIZATION_INVARIANT=1
 }
 
-# The report of which job this runner was given. The runner reads .env once, at its start; the hook's own environment
-# may lack the runner's name, so that it is written here. A hook that fails or hangs would fail the job: it can't.
-# An image's own hook runs after it.
+# The report of which job this runner was given, by the name it was launched with: the hook's environment may lack
+# it. The runner reads .env once, at its start. A hook that fails or hangs would fail the job: ours can't. An image's
+# own runs after it.
 hook() {
   local line next='' set=ACTIONS_RUNNER_HOOK_JOB_STARTED h=$lib/job-started.sh
   [ "$runner" ] || return 0
   [ -f "$dir/.env" ] && while IFS= read -r line || [ "$line" ]; do
     [[ $line == "$set="* && $line != "$set=$h" ]] && next=${line#*=}
   done <"$dir/.env"
-  printf '#!/bin/bash\nmkdir %q 2>/dev/null && timeout --foreground -k 1 20 /bin/bash %q report %q >/dev/null 2>&1 || true\n' \
-    "$dir/.reported" "$lib/bootstrap" "$runner" >"$h"
+  printf '#!/bin/bash\nmkdir %q 2>/dev/null && timeout --foreground -k 1 20 /bin/bash %q report >/dev/null 2>&1 || true\n' \
+    "$dir/.reported" "$lib/bootstrap" >"$h"
   if [ "$next" ]; then printf 'exec /bin/bash %q\n' "$next"; else echo 'exit 0'; fi >>"$h"
-  chmod 755 "$h" && printf '\n%s=%s\n' "$set" "$h" >>"$dir/.env"
+  printf '\n%s=%s\n' "$set" "$h" >>"$dir/.env"
 }
 
 report() {
-  [[ $1 && ${GITHUB_REPOSITORY-} =~ ^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$ && ${GITHUB_RUN_ID-} =~ ^[0-9]+$ ]] || exit
-  hurry && say "CDKGHR JOB RUNNER=$1 REPO=$GITHUB_REPOSITORY WORKFLOW_ID=$GITHUB_RUN_ID"
+  [[ ${GITHUB_REPOSITORY-} =~ ^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$ && ${GITHUB_RUN_ID-} =~ ^[0-9]+$ ]] || exit
+  hurry && [ "$runner" ] && say "CDKGHR JOB RUNNER=$runner REPO=$GITHUB_REPOSITORY WORKFLOW_ID=$GITHUB_RUN_ID" new
 }
 
 # Read, delete, and go on only once the delete is confirmed: each can be repeated, and the job finds nothing.
 claim() {
   local item pause=0
   item="{\"TableName\":\"$OSTLER_HANDOFF_TABLE\",\"Key\":{\"pk\":{\"S\":\"$OSTLER_ROLE_ID:$instance\"}}"
+  tick
   until aws dynamodb DynamoDB_20120810.GetItem "$item,\"ConsistentRead\":true}" && [[ $answer == *'"jit"'* ]]; do
     ((now < deadline)) || die no-handoff "$status"
     [ "$status" = 200 ] || credentials
     nap $((pause < 5 ? ++pause : pause))
+    tick
   done
   field S "${answer#*'"jit"'}"
   jit=$REPLY
@@ -284,6 +282,7 @@ claim() {
     ((now < deadline)) || die delete-unconfirmed "$status"
     credentials
     nap 1
+    tick
   done
 }
 
@@ -291,18 +290,18 @@ job() {
   local home log=$root/var/log/ostler-runner.log code text
   trap '[ -s "$run/reason" ] || echo "${reason:-bootstrap-failed} $detail" >"$run/reason"' EXIT
   trap 'die stopped' TERM INT HUP
-  mkdir -p "$run"
+  [ -d "$run" ] || mkdir -p "$run"
   # A second session with the same registration is refused, and what the first left behind is not known.
   [ -e "$disk/used" ] && die rebooted
   tick
   deadline=$((now + boot)) began=$now
-  until identity; do ((now < deadline)) || die no-metadata; nap 2; done
+  until identity; do ((now < deadline)) || die no-metadata; nap 2; tick; done
   deadline=$((began + boot))
   watchdog || { (sleep "$life"; off max-lifetime) & }
   until credentials; do tick; ((now < deadline)) || die no-credentials; nap 2; done
   id -u "$user" >/dev/null 2>&1 || useradd -m -s /bin/bash "$user" || die no-user
   fetch
-  rm -rf "$dir/.reported"
+  [ ! -e "$dir/.reported" ] || rm -rf "$dir/.reported"
   hook
   chown -R "$user": "$dir" || die no-user
   eval "home=$root~$user"
@@ -331,6 +330,6 @@ job() {
 case ${1-} in
   job) job ;;
   off) off "${2-}" ;;
-  report) report "${2-}" ;;
+  report) report ;;
   *) setup ;;
 esac

@@ -60,6 +60,10 @@ fn value(machine: &Machine, id: &str, region: &str, path: &str) -> Option<String
         "instance-id" => return Some(id.to_owned()),
         "placement/region" => return Some(region.to_owned()),
         "tags/instance" => return Some(machine.tags.keys().cloned().collect::<Vec<_>>().join("\n")),
+        "spot/instance-action" => {
+            let at = machine.spot_notice?;
+            return Some(json!({"action": "terminate", "time": at.to_string()}).to_string());
+        }
         CREDENTIALS => return machine.credentials.as_ref().map(|_| ROLE.to_owned()),
         _ => {}
     }

@@ -106,6 +106,8 @@ struct Machine {
     credentials: Option<Credentials>,
     /// IMDSv2's session token. One for the machine's life: nothing here depends on when it ends.
     token: String,
+    /// When EC2 will take it, once that is known.
+    spot_notice: Option<Timestamp>,
     /// Tells a delayed start whether it is still wanted.
     boots: u32,
     /// The leader of the group. Not waited for before the group is killed, so that its number stays ours.
@@ -194,7 +196,7 @@ impl Host {
     }
 
     fn home(&self, instance_id: &str) -> PathBuf {
-        self.config.state_dir.join("instances").join(instance_id)
+        self.config.state_dir.join(instance_id)
     }
 
     fn machines(&self) -> MutexGuard<'_, HashMap<String, Machine>> {
@@ -304,6 +306,7 @@ impl InstanceHost for Host {
                 tags: BTreeMap::new(),
                 credentials: None,
                 token: random(56),
+                spot_notice: None,
                 boots: 0,
                 leader: None,
             });
@@ -353,6 +356,12 @@ impl InstanceHost for Host {
     fn stop(&self, instance_id: &str) {
         if let Some(leader) = self.take_power(instance_id) {
             self.later(move |host| host.bury(leader));
+        }
+    }
+
+    fn spot_notice(&self, instance_id: &str, at: Timestamp) {
+        if let Some(machine) = self.machines().get_mut(instance_id) {
+            machine.spot_notice = Some(at);
         }
     }
 }

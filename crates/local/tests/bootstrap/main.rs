@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use ostler_core::time::Timestamp;
 use ostler_local::ec2::InstanceHost;
 use world::{ID, RUNNER, World, files_below, processes_of, render, repository, watch_arguments};
 
@@ -25,6 +26,31 @@ async fn a_machine_claims_runs_one_job_reports_it_once_and_powers_off() {
     let report = format!("CDKGHR JOB RUNNER={RUNNER} REPO=acme/app WORKFLOW_ID=99");
     assert_eq!(edge.events[0], (format!("{RUNNER}/{ID}"), report));
     assert_eq!(edge.events.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metadata_has_what_ec2s_has_and_asks_for_its_token() {
+    let world = World::new().await;
+    world.job(
+        "base=http://169.254.169.254/latest; get() { curl -s -w ' %{http_code}\\n' \"$@\"; }\n\
+         get -X PUT $base/api/token\n\
+         get -H 'X-aws-ec2-metadata-token: guess' $base/meta-data/instance-id\n\
+         t=$(curl -s -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' $base/api/token)\n\
+         for p in instance-id tags/instance/ tags/instance/ostler:runner placement/region \
+         iam/security-credentials/ spot/instance-action nothing; do \
+         get -H \"X-aws-ec2-metadata-token: $t\" $base/meta-data/$p; done",
+    );
+    world.boot();
+    let at = Timestamp::from_seconds(1_900_000_000);
+    world.until("up", |world| world.edge().count("GetItem") > 0).await;
+    world.host.spot_notice(ID, at);
+    assert_eq!(world.end().await, "done");
+    let expected = format!(
+        " 400\n 401\n{ID} 200\nostler:boot-timeout\nostler:max-lifetime\nostler:runner 200\n\
+         {RUNNER} 200\nus-east-1 200\nostler-runner 200\n\
+         {{\"action\":\"terminate\",\"time\":\"{at}\"}} 200\n 404\n"
+    );
+    assert_eq!(world.job_output(), expected);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,7 +79,7 @@ async fn se_10_no_secret_is_in_an_argument_a_file_a_log_or_the_jobs_environment(
     assert!(arguments.contains("opt/ostler/bootstrap"), "the watch saw the machine");
     assert!(world.job_output().contains("GITHUB_RUN_ID=99"), "the job ran");
     let mut places = vec![(PathBuf::from("argv"), arguments.into_bytes())];
-    files_below(&world.directory.path().join("instances"), &mut places);
+    files_below(&world.directory.path().join(ID), &mut places);
     assert!(places.iter().any(|(path, _)| path.ends_with("console.log")));
     for (place, bytes) in places {
         let text = String::from_utf8_lossy(&bytes);
@@ -421,13 +447,41 @@ async fn an_ended_machine_leaves_its_console_and_nothing_else() {
     world.edge().job = None;
     world.boot();
     world.until("listening", |world| world.edge().count("session") > 0).await;
-    let processes = processes_of(&world);
+    let processes = processes_of(&world.root());
     assert!(processes >= 3, "{processes}");
     world.host.terminate(ID);
-    world.until("gone", |world| processes_of(world) == 0 && !world.root().exists()).await;
+    world.until("gone", |world| processes_of(&world.root()) == 0 && !world.root().exists()).await;
     assert!(world.host.credentials(ID).is_none());
     assert!(world.edge().powered_off.is_empty(), "EC2 took the power, the machine did not");
-    assert!(world.directory.path().join("instances").join(ID).join("console.log").exists());
+    assert!(world.directory.path().join(ID).join("console.log").exists());
+}
+
+/// Here the world is this same test in a process of its own, which is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn machines_do_not_outlive_the_world_however_it_ends() {
+    const NAME: &str = "machines_do_not_outlive_the_world_however_it_ends";
+    if let Some(file) = std::env::var_os("OSTLER_TEST_INNER_WORLD") {
+        let world = World::new().await;
+        world.edge().job = None;
+        world.boot();
+        world.until("listening", |world| world.edge().count("session") > 0).await;
+        fs::write(file, world.root().to_str().unwrap()).unwrap();
+        std::future::pending::<()>().await;
+    }
+    let outer = World::new().await;
+    let file = outer.directory.path().join("inner");
+    let mut inner = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", NAME, "--nocapture"])
+        .env("OSTLER_TEST_INNER_WORLD", &file)
+        .spawn()
+        .unwrap();
+    outer.until("booted inside", |_| file.exists()).await;
+    let root = PathBuf::from(fs::read_to_string(&file).unwrap());
+    assert!(processes_of(&root) >= 3);
+    inner.kill().unwrap();
+    inner.wait().unwrap();
+    outer.until("killed inside", |_| processes_of(&root) == 0).await;
+    fs::remove_dir_all(root.parent().unwrap().parent().unwrap()).unwrap();
 }
 
 #[test]

@@ -458,9 +458,9 @@ pub fn files_below(path: &Path, files: &mut Vec<(PathBuf, Vec<u8>)>) {
     }
 }
 
-/// How many processes run in the machine.
-pub fn processes_of(world: &World) -> usize {
-    let root = format!("OSTLER_ROOT={}", world.root().display());
+/// How many processes run in the machine with this disk.
+pub fn processes_of(root: &Path) -> usize {
+    let root = format!("OSTLER_ROOT={}", root.display());
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let environments = processes.filter_map(|entry| fs::read(entry.path().join("environ")).ok());
     environments
