@@ -70,6 +70,9 @@ pub struct Options {
     pub ephemeral_linger: Duration,
     /// How old the listings of runners may be (`actions/runner#756`: runners vanish and return).
     pub list_staleness: Duration,
+    /// Runners are refused for their version, about a month after a newer one came out
+    /// (`actions/runner#3366`, `#4392`).
+    pub runner_deprecated: bool,
     /// Older GHES versions do not know the `name` filter of the runner listings.
     pub ignores_name_filter: bool,
     /// Rate limits; `None` as on GHES, where they are off by default (docs).
@@ -94,6 +97,7 @@ impl Default for Options {
             busy_lag: Duration::ZERO,
             ephemeral_linger: Duration::ZERO,
             list_staleness: Duration::ZERO,
+            runner_deprecated: false,
             ignores_name_filter: false,
             rate_limits: Some(RateLimits::default()),
         }

@@ -444,7 +444,7 @@ impl GitHub {
         self.lost_acquires = times;
     }
 
-    /// A runner process comes online with its JIT configuration. 401 for a configuration that is not
+    /// A runner process comes online with its JIT configuration. 403 if its version is refused, 401 for a configuration that is not
     /// ours, 404 for one whose registration is gone, 409 while another process uses it
     /// (`actions/runner#1506`, `#3677`).
     pub fn connect(&mut self, now: Timestamp, encoded: &str) -> Result<SessionView, ApiError> {
@@ -459,6 +459,12 @@ impl GitHub {
         }
         if runner.ends_at.is_some() {
             return Err(gone());
+        }
+        if self.options.runner_deprecated {
+            return Err(ApiError::new(
+                403,
+                "Runner version is deprecated and cannot receive messages.",
+            ));
         }
         if self.session_of(runner).is_some_and(|session| self.is_online(session)) {
             return Err(ApiError::new(

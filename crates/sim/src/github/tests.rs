@@ -390,6 +390,16 @@ fn a_configuration_of_a_removed_or_forged_registration_does_not_connect() {
 }
 
 #[test]
+fn rr_07_an_old_runner_is_refused_and_its_registration_stays() {
+    let mut world = world_with(Options { runner_deprecated: true, ..Options::default() }, 1);
+    let jit = world.jit("r", &["a"]).unwrap();
+    let (status, message) = refusal(world.github.connect(world.now, &jit.encoded));
+    assert_eq!(status, 403);
+    assert!(message.contains("deprecated and cannot receive messages"));
+    assert_eq!(world.github.registrations(), [jit.runner]);
+}
+
+#[test]
 fn a_runner_is_online_from_its_session_until_that_ends() {
     let options = Options { offline_after: Some(2 * MINUTE), ..Options::default() };
     let mut world = world_with(options, 1);
