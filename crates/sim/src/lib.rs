@@ -2,5 +2,7 @@
 
 pub mod ec2;
 pub mod github;
+pub mod invariants;
 pub mod queue;
+pub mod simulation;
 pub mod world;

@@ -1,0 +1,162 @@
+//! Invocations of the functions: what each handler does with its use case, and who gets the answer.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use ostler_core::debts::{Debts, Judgement};
+use ostler_core::error::Result;
+use ostler_core::ports::{Configuration, Executions};
+use ostler_core::report::Report;
+use ostler_core::runner::{self, StepEvent};
+use ostler_core::webhook;
+use serde_json::{Value, json};
+
+use super::deliveries::Delivery;
+use super::{Event, Simulation};
+use crate::world::{Progress, World};
+
+/// Lambda tries an asynchronous invocation twice more, after one minute and two (Lambda guide,
+/// "Asynchronous invocation").
+const ORPHAN_TRIES: u32 = 2;
+
+/// Messages of one batch.
+const BATCH: usize = 10;
+
+/// Whom an invocation serves.
+pub(super) enum Purpose {
+    /// A delivery.
+    Webhook(Box<Delivery>),
+    /// A step of an execution.
+    Step(String),
+    /// The cleanup of an execution that ended otherwise than well.
+    Orphan(Value, u32),
+    /// A message of the report queue, by its receipt handle.
+    Report(String),
+}
+
+/// A function at work.
+pub(super) struct Invocation {
+    number: u64,
+    caller: &'static str,
+    purpose: Purpose,
+    work: Pin<Box<dyn Future<Output = Result<Value>>>>,
+}
+
+impl Simulation {
+    /// Invokes a function.
+    pub(super) fn invoke(&mut self, caller: &'static str, purpose: Purpose, event: Value) {
+        let world = self.world.clone();
+        let work: Pin<Box<dyn Future<Output = Result<Value>>>> = match purpose {
+            Purpose::Webhook(_) => {
+                Box::pin(async move { Ok(webhook::handle(&world, &event).await) })
+            }
+            Purpose::Step(_) | Purpose::Orphan(..) => Box::pin(orchestrator(world, event)),
+            Purpose::Report(_) => Box::pin(judge(world, event)),
+        };
+        self.invocations += 1;
+        let number = self.invocations;
+        self.go_on(Invocation { number, caller, purpose, work });
+    }
+
+    pub(super) fn resume(&mut self, number: u64) {
+        if let Some(invocation) = self.running.remove(&number) {
+            self.go_on(invocation);
+        }
+    }
+
+    fn go_on(&mut self, mut invocation: Invocation) {
+        self.world.state().caller = invocation.caller;
+        match self.world.poll(invocation.work.as_mut()) {
+            Progress::Sleeps(until) => {
+                self.push(until, Event::Resume(invocation.number));
+                self.running.insert(invocation.number, invocation);
+            }
+            Progress::Killed => self.ended(invocation.purpose, None),
+            Progress::Done(answer) => {
+                let lost = self.lost_answers.contains(&invocation.number);
+                self.ended(invocation.purpose, Some(answer).filter(|_| !lost));
+            }
+        }
+    }
+
+    /// An invocation is over. Without an answer the function was killed, or its answer lost.
+    fn ended(&mut self, purpose: Purpose, answer: Option<Result<Value>>) {
+        match purpose {
+            Purpose::Webhook(delivery) => {
+                let answer = answer.and_then(Result::ok);
+                self.answered(*delivery, answer.as_ref());
+            }
+            Purpose::Step(name) => {
+                if let Some(Ok(answer)) = &answer {
+                    crate::invariants::gone_is_proved(self, &name, answer);
+                }
+                self.advance(&name, |definition, execution, rng| match answer {
+                    Some(Ok(answer)) => definition.answered(execution, answer),
+                    Some(Err(error)) => {
+                        definition.errored(execution, error.error_type(), &error.to_string(), rng)
+                    }
+                    None => definition.errored(execution, "Lambda.Unknown", "killed", rng),
+                });
+            }
+            Purpose::Orphan(event, tries) => match answer {
+                Some(Ok(_)) => {}
+                _ if tries < ORPHAN_TRIES => {
+                    let at = self.now() + Duration::from_secs(60) * (tries + 1);
+                    self.push(at, Event::Orphan(event, tries + 1));
+                }
+                _ => self.dead_letters += 1,
+            },
+            Purpose::Report(receipt) => {
+                if matches!(answer, Some(Ok(Value::Bool(true)))) {
+                    let mut state = self.world.state();
+                    let now = state.now;
+                    // A handle that has expired: the message comes again, which is harmless.
+                    let _ = state.reports.delete(now, &receipt);
+                }
+            }
+        }
+    }
+
+    pub(super) fn clean_orphan(&mut self, event: Value, tries: u32) {
+        self.invoke("orphan", Purpose::Orphan(event.clone(), tries), event);
+    }
+
+    pub(super) fn receive_reports(&mut self) {
+        if !self.judges_reports {
+            return;
+        }
+        let received = {
+            let mut state = self.world.state();
+            let state = &mut *state;
+            state.reports.receive(state.now, BATCH, None, &mut state.rng)
+        };
+        for message in received.map(|(received, _)| received).unwrap_or_default() {
+            let body = serde_json::from_str(&message.body).unwrap_or_default();
+            self.invoke("report", Purpose::Report(message.receipt_handle), body);
+        }
+    }
+}
+
+/// As `functions/orchestrator` does it.
+async fn orchestrator(world: World, event: Value) -> Result<Value> {
+    let event = StepEvent::read(&event)?;
+    let settings = world.settings().await?;
+    let state = runner::run(&world, &settings, &event).await?;
+    Ok(serde_json::to_value(state).unwrap_or_default())
+}
+
+/// The judgement of GitHub's own word, as the stolen-runner handler is to do it; whether it is done.
+async fn judge(world: World, report: Value) -> Result<Value> {
+    let Ok(report) = serde_json::from_value::<Report>(report) else { return Ok(json!(true)) };
+    let settings = world.settings().await?;
+    let debts = Debts::new(&world, &settings)?;
+    let (runner, Some(job)) = (&report.runner_name, report.job_id) else { return Ok(json!(true)) };
+    let execution = world.describe(runner).await?;
+    let Some(input) = execution.and_then(|execution| execution.input) else {
+        return Ok(json!(true));
+    };
+    debts.account(runner, job, &report.repo).await?;
+    let judgement = debts.judge(runner, &input, job, Some(&report.repo)).await?;
+    Ok(json!(judgement != Judgement::TooEarly))
+}

@@ -1,0 +1,99 @@
+//! What the tests of whole histories share.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::time::Duration;
+
+use ostler_sim::github::JobSpec;
+use ostler_sim::invariants::{Allowance, violations};
+use ostler_sim::simulation::Simulation;
+use ostler_sim::world::{REPOSITORY, Status};
+
+/// Longer than any history here: the day that GitHub keeps a job queued, and a runner's life.
+const LONGEST: Duration = Duration::from_secs(40 * 3600);
+
+pub const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+pub const fn minutes(minutes: u64) -> Duration {
+    Duration::from_secs(60 * minutes)
+}
+
+pub const fn hours(hours: u64) -> Duration {
+    Duration::from_secs(3600 * hours)
+}
+
+/// A job of the tier `small` that runs a minute.
+pub fn small() -> JobSpec {
+    JobSpec::new(REPOSITORY, &["self-hosted", "small"])
+}
+
+/// The same, of another length.
+pub fn lasting(duration: Duration) -> JobSpec {
+    JobSpec { duration, ..small() }
+}
+
+/// Goes on until the history rests, and asserts that all that must hold holds.
+#[track_caller]
+pub fn holds(history: &mut Simulation, allowance: Allowance) {
+    let found = verdict(history, allowance);
+    assert!(found.is_empty(), "{found:#?}\n{}", story(history));
+}
+
+/// Goes on until the history rests; what does not hold then.
+pub fn verdict(history: &mut Simulation, allowance: Allowance) -> Vec<String> {
+    match history.run_to_rest(LONGEST) {
+        true => violations(history, allowance),
+        false => vec![format!("it did not come to rest by {}", history.now())],
+    }
+}
+
+/// What happened, for a test that failed.
+pub fn story(history: &Simulation) -> String {
+    let state = history.state();
+    let mut lines: Vec<_> = state
+        .calls
+        .iter()
+        .enumerate()
+        .filter(|(_, call)| !call.name.starts_with("Configuration"))
+        .map(|(index, call)| format!("{:4} {} {}: {}", index + 1, call.at, call.caller, call.name))
+        .collect();
+    for job in state.github.all_jobs() {
+        lines.push(format!(
+            "job {} {:?} {:?} {:?} on {:?}, queued {}, started {:?}",
+            job.id,
+            job.labels,
+            job.status,
+            job.conclusion,
+            job.runner.as_ref().map(|runner| &runner.name),
+            job.queued_at,
+            job.started_at.map(|at| at.to_string()),
+        ));
+    }
+    for execution in state.executions.values() {
+        lines.push(format!(
+            "{} {:?} {} to {:?}: {:?}, {} retries, {:?}",
+            execution.name,
+            execution.status,
+            execution.started,
+            execution.ended.map(|at| at.to_string()),
+            execution.reason(),
+            execution.retries,
+            state.runner_record(&execution.name),
+        ));
+    }
+    lines.push(format!("{:?}", state.metrics));
+    lines.join("\n")
+}
+
+/// Names of the executions, by status.
+pub fn ended(history: &Simulation, status: Status) -> Vec<String> {
+    let state = history.state();
+    let its = state.executions.values().filter(|execution| execution.status == status);
+    its.map(|execution| execution.name.clone()).collect()
+}
+
+/// How many executions there are.
+pub fn runners(history: &Simulation) -> usize {
+    history.state().executions.len()
+}
