@@ -2,7 +2,7 @@
 //! order, serves what moto has not or has wrongly ([`CORRECTIONS`]), and passes on the rest.
 
 pub mod faults;
-mod sigv4;
+pub mod sigv4;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -393,9 +393,9 @@ impl Edge {
             .entry(call.name())
             .or_default() += 1;
         if call.caller.starts_with("instance-")
-            && let Err(refusal) = self.authorize(&call, &parts, &body)
+            && let Err((status, code, message)) = self.authorize(&call, &parts, &body)
         {
-            return Ok(refusal);
+            return Ok(call.error(status, code, &message));
         }
         let mut lost = false;
         match self.faults.hit(&call, &path, &body) {
@@ -523,28 +523,25 @@ impl Edge {
         }
     }
 
-    /// The instance role: read and delete its own item, write to the runners' log, and nothing else.
+    /// The instance role: read and delete its own item, write to the runners' log, and nothing else. The
+    /// error is status, code and message.
     fn authorize(
         &self,
         call: &Call,
         parts: &http::request::Parts,
         body: &[u8],
-    ) -> Result<(), Reply> {
+    ) -> Result<(), (u16, &'static str, String)> {
+        let unknown = |what: &str| {
+            let message = format!("The security token included in the request is {what}.");
+            Err((403, "UnrecognizedClientException", message))
+        };
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(identity) = keys.and_then(|keys| keys(&call.caller)) else {
-            return Err(call.error(
-                403,
-                "UnrecognizedClientException",
-                "The security token included in the request is invalid.",
-            ));
+            return unknown("invalid");
         };
         let token = parts.headers.get("x-amz-security-token").map(HeaderValue::as_bytes);
         if token != Some(identity.session_token.as_bytes()) {
-            return Err(call.error(
-                403,
-                "UnrecognizedClientException",
-                "The security token included in the request is missing or invalid.",
-            ));
+            return unknown("missing or invalid");
         }
         sigv4::verify(
             &parts.method,
@@ -554,7 +551,7 @@ impl Edge {
             &identity.secret,
             self.clock.now(),
         )
-        .map_err(|why| call.error(403, "InvalidSignatureException", &why))?;
+        .map_err(|why| (403, "InvalidSignatureException", why))?;
         let scope = self.deployments.instance_scope();
         let input: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
         let allowed = match call.name().as_str() {
@@ -579,7 +576,7 @@ impl Edge {
             identity.user_id,
             call.name()
         );
-        Err(call.error(400, "AccessDeniedException", &message))
+        Err((400, "AccessDeniedException", message))
     }
 }
 

@@ -23,7 +23,11 @@ pub(super) fn router(host: Arc<Host>) -> Router {
         .with_state(host)
 }
 
-async fn token(State(host): State<Arc<Host>>, Path(id): Path<String>, headers: HeaderMap) -> Response {
+async fn token(
+    State(host): State<Arc<Host>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Response {
     let seconds = headers.get("x-aws-ec2-metadata-token-ttl-seconds");
     let seconds: Option<u32> = seconds.and_then(|value| value.to_str().ok()?.parse().ok());
     // Source: EC2 user guide, "Use IMDSv2": 1 second to 6 hours.
@@ -59,7 +63,9 @@ fn value(machine: &Machine, id: &str, region: &str, path: &str) -> Option<String
     match path {
         "instance-id" => return Some(id.to_owned()),
         "placement/region" => return Some(region.to_owned()),
-        "tags/instance" => return Some(machine.tags.keys().cloned().collect::<Vec<_>>().join("\n")),
+        "tags/instance" => {
+            return Some(machine.tags.keys().cloned().collect::<Vec<_>>().join("\n"));
+        }
         "spot/instance-action" => {
             let at = machine.spot_notice?;
             return Some(json!({"action": "terminate", "time": at.to_string()}).to_string());

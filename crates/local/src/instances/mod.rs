@@ -8,7 +8,6 @@
 
 mod imds;
 pub mod release;
-pub mod sigv4;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -271,7 +270,8 @@ impl Host {
             .stderr(console)
             .process_group(0);
         let mut machines = self.machines();
-        let Some(machine) = machines.get_mut(instance_id).filter(|machine| machine.boots == boots) else {
+        let Some(machine) = machines.get_mut(instance_id).filter(|machine| machine.boots == boots)
+        else {
             return Ok(());
         };
         let leader = command.spawn()?;
@@ -393,7 +393,12 @@ fn find(program: &str) -> io::Result<PathBuf> {
         .split(':')
         .map(|folder| Path::new(folder).join(program))
         .find(|path| path.is_file())
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("{program} is not installed in {SYSTEM_PATH}")))
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                format!("{program} is not installed in {SYSTEM_PATH}"),
+            )
+        })
 }
 
 fn random(length: usize) -> String {

@@ -5,8 +5,6 @@ use std::io::Write;
 use flate2::{Compression, GzBuilder};
 use sha2::{Digest, Sha256};
 
-use crate::instances::sigv4::hex;
-
 /// What is in the release, executable.
 const FILES: [(&str, &str); 2] = [
     ("./run.sh", include_str!("runner/run.sh")),
@@ -27,7 +25,7 @@ pub fn runner_release() -> (Vec<u8>, String) {
     // Writing to memory does not fail; if it did, the checksum would say so to the machine.
     let _ = gzip.write_all(&tar);
     let bytes = gzip.finish().unwrap_or_default();
-    let sum = hex(&Sha256::digest(&bytes));
+    let sum = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
     (bytes, sum)
 }
 
@@ -36,7 +34,8 @@ const BLOCK: usize = 512;
 /// A ustar header of a plain file, mode 755, owned by root, of no date.
 fn header(name: &str, length: usize) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
-    let mut put = |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
+    let mut put =
+        |at: usize, text: &str| block[at..at + text.len()].copy_from_slice(text.as_bytes());
     put(0, name);
     put(100, "0000755");
     put(108, "0000000");

@@ -17,7 +17,8 @@ use axum::{Router, middleware};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ostler_local::ec2::{BootRequest, InstanceHost};
-use ostler_local::instances::{Host, HostConfig, runner_release, sigv4};
+use ostler_local::edge::sigv4;
+use ostler_local::instances::{Host, HostConfig, runner_release};
 use ostler_local::time::WorldClock;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -114,7 +115,7 @@ impl World {
         host.on_poweroff(Arc::new(move |id| off.lock().unwrap().powered_off.push(id)));
         let app = Router::new()
             .fallback(serve)
-            .with_state((Arc::clone(&edge), Arc::clone(&host)))
+            .with_state((Arc::clone(&edge), Arc::clone(&host), clock))
             .nest("/_instance", host.router())
             .layer(middleware::from_fn_with_state(Arc::clone(&edge), break_metadata));
         tokio::spawn(async move { axum::serve(listener, app).await });
@@ -143,7 +144,8 @@ impl World {
         let runner = json!({"agentId": 7, "agentName": RUNNER, "serverUrl": server}).to_string();
         let padding = "p?~/".repeat(length / 7);
         BASE64.encode(
-            json!({".runner": BASE64.encode(runner), ".credentials": BASE64.encode(padding)}).to_string(),
+            json!({".runner": BASE64.encode(runner), ".credentials": BASE64.encode(padding)})
+                .to_string(),
         )
     }
 
@@ -304,7 +306,7 @@ fn answer(status: u16, body: &Value) -> Response {
 }
 
 async fn serve(
-    State((edge, host)): State<(Arc<Mutex<Edge>>, Arc<Host>)>,
+    State((edge, host, clock)): State<(Arc<Mutex<Edge>>, Arc<Host>, WorldClock)>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -317,12 +319,17 @@ async fn serve(
     };
 
     let credentials = host.credentials(ID).expect("a machine with a role");
-    if let Err(error) = sigv4::verify(&method, &uri, &headers, &body, &credentials.secret) {
+    let secret = &credentials.secret;
+    if let Err(error) = sigv4::verify(&method, &uri, &headers, &body, secret, clock.now()) {
         edge.complaints.push(format!("{target}: {error}"));
         return answer(403, &json!({"__type": "InvalidSignatureException"}));
     }
     let service = if target.starts_with("Logs") { "logs" } else { "dynamodb" };
-    let scope = format!("/us-east-1/{service}/aws4_request,");
+    // Source: IAM user guide, "Create a signed AWS API request": host, content type, and all of x-amz.
+    let signed = format!(
+        "/us-east-1/{service}/aws4_request, \
+         SignedHeaders=content-type;host;x-amz-date;x-amz-security-token;x-amz-target, "
+    );
     let text = |name: &str| headers[name].to_str().unwrap();
     let key = input["Key"]["pk"]["S"].as_str().unwrap_or("").to_owned();
     let allowed = if service == "logs" {
@@ -331,7 +338,7 @@ async fn serve(
         key == credentials.user_id && input["TableName"] == TABLE
     };
     if !allowed
-        || !text("authorization").contains(&scope)
+        || !text("authorization").contains(&signed)
         || text("host") != format!("{service}.us-east-1.amazonaws.com")
         || text("x-amz-security-token") != credentials.session_token
     {
@@ -342,8 +349,9 @@ async fn serve(
 }
 
 fn github(edge: &mut Edge, path: &str, input: &Value) -> Response {
-    let release =
-        format!("/actions/runner/releases/download/v{VERSION}/actions-runner-linux-x64-{VERSION}.tar.gz");
+    let release = format!(
+        "/actions/runner/releases/download/v{VERSION}/actions-runner-linux-x64-{VERSION}.tar.gz"
+    );
     if path == release {
         let status = edge.status("download");
         let bytes = edge.download.clone().unwrap_or_else(|| runner_release().0);
