@@ -26,7 +26,9 @@ OSTLER_RUNNER_URL=${OSTLER_RUNNER_URL-}
 # --- rendered ---
 set -u
 umask 022
-export LC_ALL=C
+# For this script; the job has its own.
+LC_ALL=C
+export -n LC_ALL
 root=${OSTLER_ROOT-}
 lib=$root/opt/ostler        # this script and the hook; the job's user reads them
 disk=$root/var/lib/ostler   # survives a reboot

@@ -56,6 +56,14 @@ async fn metadata_has_what_ec2s_has_and_asks_for_its_token() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_image_without_sha256sum_hashes_with_openssl() {
+    let mut world = World::new().await;
+    world.edit = ("command -v sha256sum >/dev/null", "false");
+    assert_eq!(world.run().await, "done");
+    assert_eq!(world.reports().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ol_14_no_size_of_the_jit_configuration_is_assumed() {
     for size in [2_000, 4_500, 8_000, 60_000] {
         let world = World::new().await;
@@ -79,7 +87,9 @@ async fn se_10_no_secret_is_in_an_argument_a_file_a_log_or_the_jobs_environment(
     assert_eq!(world.end().await, "done");
     let arguments = stop();
     assert!(arguments.contains("opt/ostler/bootstrap"), "the watch saw the machine");
-    assert!(world.job_output().contains("GITHUB_RUN_ID=99"), "the job ran");
+    let environment = world.job_output();
+    assert!(environment.contains("GITHUB_RUN_ID=99"), "the job ran");
+    assert!(!environment.contains("LC_ALL"), "the script's locale is not the job's");
     let mut places = vec![(PathBuf::from("argv"), arguments.into_bytes())];
     files_below(&world.directory.path().join(ID), &mut places);
     assert!(places.iter().any(|(path, _)| path.ends_with("console.log")));
@@ -441,6 +451,18 @@ async fn a_failing_job_is_a_job_done() {
     world.job("exit 1");
     assert_eq!(world.run().await, "done");
     assert_eq!(world.edge().conclusions, ["failure"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_is_renewed_while_it_runs_and_ends_when_it_is_cancelled() {
+    let world = World::new().await;
+    world.job("sleep 86400");
+    world.boot();
+    world.until("renewed", |world| world.edge().count("renew") >= 1).await;
+    assert!(world.edge().conclusions.is_empty());
+    world.edge().cancelled = true;
+    assert_eq!(world.end().await, "done");
+    assert_eq!(world.edge().conclusions, ["cancelled"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

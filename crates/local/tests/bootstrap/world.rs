@@ -63,6 +63,7 @@ pub struct Edge {
     pub job: Option<Value>,
     pub conclusions: Vec<String>,
     pub registration_gone: bool,
+    pub cancelled: bool,
     pub version_deprecated: bool,
     /// The JIT configurations that runners came with.
     pub sessions: Vec<String>,
@@ -92,6 +93,8 @@ pub struct World {
     pub role_id: String,
     /// Of the runner, as the stack's parameter says.
     pub sha256: String,
+    /// A text of the script and what stands there instead.
+    pub edit: (&'static str, &'static str),
     url: String,
 }
 
@@ -123,7 +126,8 @@ impl World {
         let tags = tags.iter().map(|(k, v)| (format!("ostler:{k}"), (*v).to_owned())).collect();
         let sha256 = runner_release().1;
         let role_id = ROLE_ID.to_owned();
-        let world = Self { host, edge, directory, clock, tags, role_id, sha256, url };
+        let world =
+            Self { host, edge, directory, clock, tags, role_id, sha256, edit: ("", ""), url };
         world.hand_over(&world.jit(4500));
         world.edge().job = Some(json!({"jobId": 1, "runId": 99, "repo": "acme/app", "seconds": 0}));
         world
@@ -173,6 +177,9 @@ impl World {
             ("RUNNER_SHA256_ARM64", &self.sha256),
             ("RUNNER_URL", ""),
         ]);
+        let (text, instead) = self.edit;
+        assert!(user_data.contains(text));
+        let user_data = if text.is_empty() { user_data } else { user_data.replace(text, instead) };
         self.host.boot(BootRequest {
             instance_id: ID.to_owned(),
             user_data: user_data.into_bytes(),
@@ -372,6 +379,10 @@ fn github(edge: &mut Edge, path: &str, input: &Value) -> Response {
             Some(job) => answer(200, job),
             None => answer(204, &json!({})),
         },
+        "/_runner/sessions/s1/jobs/1/renew" => {
+            edge.calls.push("renew".to_owned());
+            answer(200, &json!({"cancelled": edge.cancelled}))
+        }
         "/_runner/sessions/s1/jobs/1/completed" => {
             edge.calls.push("completed".to_owned());
             edge.conclusions.push(input["conclusion"].as_str().unwrap().to_owned());
