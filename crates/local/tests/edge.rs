@@ -1,5 +1,7 @@
 //! The edge in front of a real moto, with functions in Python that speak the Runtime API.
 
+#![allow(clippy::unwrap_used, reason = "tests; the lint's own exemption does not reach helpers")]
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,7 +35,8 @@ def handle(event):
     elif "detail-type" in event:
         say("EVENT", event)
     elif "rawPath" in event:
-        return {"statusCode": 201, "body": os.environ["GREETING"] + " " + event.get("body", "")}
+        log = os.environ["AWS_LAMBDA_LOG_FORMAT"] + " " + os.environ["AWS_LAMBDA_LOG_GROUP_NAME"]
+        return {"statusCode": 201, "headers": {"x-log": log}, "body": os.environ["GREETING"] + " " + event.get("body", "")}
     else:
         say("STEP", event)
         job = event.get("job", {})
@@ -68,6 +71,7 @@ Resources:
       Timeout: 10
       Role: !GetAtt Role.Arn
       Code: {S3Bucket: !Ref Bucket, S3Key: !Ref Key}
+      LoggingConfig: {LogFormat: JSON, LogGroup: !Ref Logs}
       Environment: {Variables: {GREETING: hello}}
   Url: {Type: AWS::Lambda::Url, Properties: {TargetFunctionArn: !Ref Function, AuthType: NONE}}
   UrlPermission: {Type: AWS::Lambda::Permission, Properties: {FunctionName: !Ref Function, Action: 'lambda:InvokeFunctionUrl', Principal: '*', FunctionUrlAuthType: NONE}}
@@ -224,6 +228,58 @@ async fn a_stack_works_as_on_aws() {
     rig.world.down().await;
 }
 
+/// The project's own templates, with the function above in place of ours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn both_stacks_are_installed() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["ostler-webhook", "ostler-orchestrator"] {
+        std::fs::write(
+            dir.path().join(name),
+            FUNCTION.replace("os.environ[\"GREETING\"]", "\"hi\""),
+        )
+        .unwrap();
+    }
+    let config = WorldConfig {
+        bin_dir: dir.path().into(),
+        scale: SCALE,
+        ..WorldConfig::new(dir.path().join("state"))
+    };
+    let world = World::up(config).await.unwrap_or_else(|error| panic!("{error:#}"));
+    world.install(&json!({"tiers": []})).await.unwrap_or_else(|error| panic!("{error:#}"));
+    let outputs = [
+        "WebhookUrl",
+        "StateMachineArn",
+        "LedgerTableName",
+        "HandoffTableName",
+        "ReportQueueUrl",
+        "RunnerLogGroup",
+    ];
+    for output in outputs {
+        assert!(!world.output(output).unwrap().is_empty(), "{output}");
+    }
+    let client = world.edge.client("operator");
+    let path = "/_url/ostler-webhook/";
+    assert_eq!(
+        client.send("none", Method::POST, path, &[], "there").await.unwrap().body().as_ref(),
+        b"hi there"
+    );
+    let input = json!({"stateMachineArn": world.output("StateMachineArn").unwrap(), "name": "n", "input": "{}"});
+    let mut ends = world.edge.executions_ended();
+    client.json("states", "AWSStepFunctions.StartExecution", &input).await.unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(20), ends.recv()).await.unwrap().unwrap();
+    assert_eq!(
+        (ended.name.as_str(), ended.status.as_str()),
+        ("n", "FAILED"),
+        "no step of the stand-in says what is next"
+    );
+    let names =
+        json!({"Names": ["/ostler/control/tiers", "/ostler/control/app"], "WithDecryption": true});
+    let found = client.json("ssm", "AmazonSSM.GetParameters", &names).await.unwrap();
+    assert_eq!(found["Parameters"].as_array().unwrap().len(), 2);
+    assert!(world.deploy("ostler-network", &dir.path().join("none.yaml"), &[]).await.is_err());
+    world.down().await;
+}
+
 async fn function_urls_answer(rig: &Rig) {
     let url = rig.output("Url");
     let path = url.strip_prefix(rig.world.edge.url()).unwrap();
@@ -231,6 +287,7 @@ async fn function_urls_answer(rig: &Rig) {
     let answer = post("world".into()).await.unwrap();
     assert_eq!((answer.status().as_u16(), answer.body().as_ref()), (201, &b"hello world"[..]));
     assert!(answer.headers().contains_key("x-amzn-requestid"));
+    assert_eq!(answer.headers()["x-log"], "JSON /test/test/runners");
     assert_eq!(post(Bytes::from(vec![b'x'; (6 << 20) + 1])).await.unwrap_err().status, 413);
     let other = rig.client.send("none", Method::POST, "/_url/other/", &[], Bytes::new()).await;
     assert_eq!(other.unwrap_err().status, 403, "it has no URL");

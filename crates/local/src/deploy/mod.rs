@@ -310,6 +310,12 @@ impl Deployments {
     async fn make(self: &Arc<Self>, template: &Template) -> Result<Made, String> {
         let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
         let mut made = Made::default();
+        for (id, logging) in template.property("AWS::Lambda::Function", "LoggingConfig")? {
+            if let Some(name) = template.physical.get(&id) {
+                let json = logging["LogFormat"] == "JSON";
+                self.host.set_logging(name, logging["LogGroup"].as_str(), json);
+            }
+        }
         for (_, url) in template.resources("AWS::Lambda::Url")? {
             let function = lambda_host::name_of(&text(&url["TargetFunctionArn"]));
             made.urls.insert(function, url["AuthType"] == "NONE");

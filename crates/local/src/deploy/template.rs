@@ -37,6 +37,19 @@ impl Template {
 
     /// Resources of a type whose condition holds, by logical id, with their properties resolved.
     pub fn resources(&self, kind: &str) -> Result<Vec<(String, Value)>, String> {
+        self.found(kind, |properties| properties)
+    }
+
+    /// The same of one property, where the others may hold what is not known here.
+    pub fn property(&self, kind: &str, name: &str) -> Result<Vec<(String, Value)>, String> {
+        self.found(kind, |properties| &properties[name])
+    }
+
+    fn found(
+        &self,
+        kind: &str,
+        part: impl Fn(&Value) -> &Value,
+    ) -> Result<Vec<(String, Value)>, String> {
         let mut found = Vec::new();
         for (id, resource) in self.document["Resources"].as_object().into_iter().flatten() {
             if resource["Type"] != kind {
@@ -47,10 +60,10 @@ impl Template {
             {
                 continue;
             }
-            let properties = self
-                .resolve(&resource["Properties"], 0)
+            let value = self
+                .resolve(part(&resource["Properties"]), 0)
                 .map_err(|error| format!("resource {id} of stack {}: {error}", self.stack))?;
-            found.push((id.clone(), properties.unwrap_or(Value::Null)));
+            found.push((id.clone(), value.unwrap_or(Value::Null)));
         }
         Ok(found)
     }

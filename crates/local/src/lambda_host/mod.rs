@@ -1,6 +1,7 @@
 //! Lambda, served from real binaries: each sandbox is a process of the deployed zip's `bootstrap`, spoken
 //! to over the real Runtime API. Concurrency is the number of sandboxes; time-outs kill, in real time.
 
+mod probe;
 mod sandbox;
 pub mod url;
 
@@ -17,6 +18,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
+pub use probe::Probe;
 pub use sandbox::Outcome;
 use sandbox::{Invocation, Sandbox};
 
@@ -35,6 +37,9 @@ const SANDBOXES_MAX: usize = 200;
 /// Delays before the two retries of an asynchronous invocation that failed, world time.
 /// Source: AWS, "How Lambda handles errors and retries with asynchronous invocation".
 const ASYNC_RETRY_DELAYS: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(120)];
+
+/// An event that finds no free sandbox is given up after this, world time. Source: the same page.
+const EVENT_AGE_MAX: Duration = Duration::from_secs(21_600);
 
 /// A function as it was deployed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,6 +60,8 @@ pub struct FunctionConfig {
     pub concurrency: Option<usize>,
     /// Where its log goes, told to the function only.
     pub log_group: String,
+    /// Whether it was asked to log in JSON, told to the function only.
+    pub json_log: bool,
 }
 
 /// A line that a function wrote.
@@ -136,6 +143,8 @@ pub struct Host {
     lines: broadcast::Sender<LogLine>,
     metrics: Arc<Mutex<Vec<MetricPoint>>>,
     asynchronous: Mutex<HashMap<String, AsyncConfig>>,
+    /// Log group and format by function: moto's CloudFormation drops them.
+    logging: Mutex<HashMap<String, (Option<String>, bool)>>,
     dead_letters: Mutex<Option<DeadLetters>>,
 }
 
@@ -175,6 +184,7 @@ impl Host {
             lines: broadcast::channel(4096).0,
             metrics: Arc::default(),
             asynchronous: Mutex::default(),
+            logging: Mutex::default(),
             dead_letters: Mutex::default(),
         })
     }
@@ -198,6 +208,16 @@ impl Host {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(function.to_owned(), config);
+    }
+
+    /// The `LoggingConfig` of a function's template: log group, and whether the format is JSON.
+    pub fn set_logging(&self, function: &str, group: Option<&str>, json: bool) {
+        let config = (group.map(str::to_owned), json);
+        self.logging
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(function.to_owned(), config);
+        self.refresh();
     }
 
     /// Where dead letters go.
@@ -333,6 +353,7 @@ impl Host {
                 .unwrap_or_default();
             let retries =
                 config.retries.unwrap_or(ASYNC_RETRY_DELAYS.len()).min(ASYNC_RETRY_DELAYS.len());
+            let started = host.clock.now();
             let mut attempt = 0;
             let failure = loop {
                 let failure = match host.invoke(&name, payload.clone()).await {
@@ -341,7 +362,9 @@ impl Host {
                         serde_json::from_slice(&outcome.payload).unwrap_or(Value::Null)
                     }
                     // Throttled events go back to the queue without counting as an attempt.
-                    Err(InvokeError::Throttled) => {
+                    Err(InvokeError::Throttled)
+                        if host.clock.now().since(started) < EVENT_AGE_MAX =>
+                    {
                         host.clock.sleep(Duration::from_secs(1)).await;
                         continue;
                     }
@@ -451,7 +474,7 @@ impl Host {
             return Ok(Arc::clone(function));
         }
         let moto = self.moto.as_ref().ok_or_else(|| InvokeError::NotFound(name.to_owned()))?;
-        let config = match config_from(moto, name).await {
+        let mut config = match config_from(moto, name).await {
             Ok(config) => config,
             Err(error) if error.status == 404 => {
                 functions.remove(name);
@@ -459,6 +482,12 @@ impl Host {
             }
             Err(error) => return Err(InvokeError::Broken(error.to_string())),
         };
+        let logging =
+            self.logging.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        if let Some((group, json)) = logging {
+            config.log_group = group.unwrap_or(config.log_group);
+            config.json_log = json;
+        }
         let function = match functions.get(name) {
             Some((_, known)) if known.config == config => Arc::clone(known),
             _ => {
@@ -579,6 +608,7 @@ async fn config_from(moto: &aws::Client, name: &str) -> Result<FunctionConfig, a
         log_group: config["LoggingConfig"]["LogGroup"]
             .as_str()
             .map_or_else(|| format!("/aws/lambda/{name}"), str::to_owned),
+        json_log: config["LoggingConfig"]["LogFormat"] == "JSON",
     })
 }
 

@@ -130,29 +130,54 @@ impl Sandbox {
         self.healthy && matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// Process id; `None` once the process has ended.
+    pub fn process_id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Runs one invocation. `None`: a warm sandbox was found dead before it took the work, try another.
     pub async fn invoke(
+        &mut self,
+        invocation: Invocation,
+        timeout: Duration,
+        now_ms: impl Fn() -> i64,
+    ) -> Option<Outcome> {
+        match self.ready(&invocation.request_id, timeout).await {
+            Ok(()) => self.perform(invocation, timeout, now_ms).await,
+            Err(end) => end,
+        }
+    }
+
+    /// Waits until the runtime asks for work. The error is how the invocation ends instead, as in
+    /// [`Sandbox::invoke`].
+    pub async fn ready(&mut self, id: &str, timeout: Duration) -> Result<(), Option<Outcome>> {
+        let limit = if self.warm { timeout } else { timeout + INIT_TIMEOUT };
+        let ready = tokio::select! {
+            event = self.events.recv() => event,
+            status = self.child.wait() => return Err(self.exited(id, status, self.warm)),
+            () = tokio::time::sleep(limit) => None,
+        };
+        match ready {
+            Some(Event::Ready) => {
+                self.warm = true;
+                Ok(())
+            }
+            Some(Event::InitFailed(outcome) | Event::Answered(outcome)) => {
+                self.healthy = false;
+                Err(Some(outcome))
+            }
+            None => Err(Some(self.timed_out(id, timeout))),
+        }
+    }
+
+    /// Gives an invocation to a runtime that has asked for it.
+    pub async fn perform(
         &mut self,
         mut invocation: Invocation,
         timeout: Duration,
         now_ms: impl Fn() -> i64,
     ) -> Option<Outcome> {
         let id = invocation.request_id.clone();
-        let limit = if self.warm { timeout } else { timeout + INIT_TIMEOUT };
-        let ready = tokio::select! {
-            event = self.events.recv() => event,
-            status = self.child.wait() => return self.exited(&id, status, self.warm),
-            () = tokio::time::sleep(limit) => None,
-        };
-        match ready {
-            Some(Event::Ready) => {}
-            Some(Event::InitFailed(outcome) | Event::Answered(outcome)) => {
-                self.healthy = false;
-                return Some(outcome);
-            }
-            None => return Some(self.timed_out(&id, timeout)),
-        }
-        self.warm = true;
         invocation.deadline_ms =
             now_ms().saturating_add(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX));
         if self.work.send(invocation).await.is_err() {
@@ -329,6 +354,7 @@ pub(super) fn variables(
         ("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", config.memory_mb.to_string()),
         ("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand".to_owned()),
         ("AWS_LAMBDA_LOG_GROUP_NAME", config.log_group.clone()),
+        ("AWS_LAMBDA_LOG_FORMAT", if config.json_log { "JSON" } else { "Text" }.to_owned()),
         (
             "AWS_LAMBDA_LOG_STREAM_NAME",
             format!("local/[$LATEST]{}", super::request_id().replace('-', "")),
