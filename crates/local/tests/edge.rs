@@ -15,7 +15,7 @@ use ostler_local::world::{World, WorldConfig};
 use serde_json::{Value, json};
 
 /// World seconds in a real one.
-const SCALE: f64 = 120.0;
+const SCALE: f64 = 20.0;
 
 /// A function that says in its log what it gets, and does what the event asks.
 const FUNCTION: &str = r#"#!/usr/bin/env python3
@@ -77,7 +77,7 @@ Resources:
   UrlPermission: {Type: AWS::Lambda::Permission, Properties: {FunctionName: !Ref Function, Action: 'lambda:InvokeFunctionUrl', Principal: '*', FunctionUrlAuthType: NONE}}
   InvokePermission: {Type: AWS::Lambda::Permission, Properties: {FunctionName: !Ref Function, Action: 'lambda:InvokeFunction', Principal: '*'}}
   EventPermission: {Type: AWS::Lambda::Permission, Properties: {FunctionName: !Ref Function, Action: 'lambda:InvokeFunction', Principal: events.amazonaws.com}}
-  Standard: {Type: AWS::SQS::Queue, Properties: {VisibilityTimeout: 60, DelaySeconds: 60}}
+  Standard: {Type: AWS::SQS::Queue, Properties: {VisibilityTimeout: 60, DelaySeconds: 20}}
   Fifo: {Type: AWS::SQS::Queue, Properties: {QueueName: !Sub '${AWS::StackName}-reports.fifo', FifoQueue: true, VisibilityTimeout: 60, RedrivePolicy: {deadLetterTargetArn: !GetAtt Dead.Arn, maxReceiveCount: 3}}}
   Dead: {Type: AWS::SQS::Queue, Properties: {QueueName: !Sub '${AWS::StackName}-dead.fifo', FifoQueue: true}}
   RuleDead: {Type: AWS::SQS::Queue}
@@ -92,13 +92,13 @@ Resources:
       TimeToLiveSpecification: {AttributeName: ttl, Enabled: true}
   Logs: {Type: AWS::Logs::LogGroup, Properties: {LogGroupName: !Sub '/test/${AWS::StackName}/runners'}}
   Filter: {Type: AWS::Logs::SubscriptionFilter, Properties: {LogGroupName: !Ref Logs, FilterPattern: '"CDKGHR JOB"', DestinationArn: !GetAtt Function.Arn}}
-  Schedule: {Type: AWS::Events::Rule, Properties: {ScheduleExpression: rate(10 minutes), Targets: [{Id: t, Arn: !GetAtt Function.Arn}]}}
+  Schedule: {Type: AWS::Events::Rule, Properties: {ScheduleExpression: rate(1 minute), Targets: [{Id: t, Arn: !GetAtt Function.Arn}]}}
   Machine:
     Type: AWS::StepFunctions::StateMachine
     Properties:
       StateMachineName: !Sub '${AWS::StackName}-machine'
       RoleArn: !GetAtt Role.Arn
-      DefinitionString: !Sub '{"StartAt":"A","States":{"A":{"Type":"Task","Resource":"arn:aws:states:::lambda:invoke","Parameters":{"FunctionName":"${Function.Arn}","Payload":{"started.$":"$$.Execution.StartTime","entered.$":"$$.State.EnteredTime","job.$":"$"}},"ResultSelector":{"state.$":"$.Payload"},"Retry":[{"ErrorEquals":["Transient"],"IntervalSeconds":60,"MaxAttempts":2}],"Next":"W"},"W":{"Type":"Wait","Seconds":60,"End":true}}}'
+      DefinitionString: !Sub '{"StartAt":"A","States":{"A":{"Type":"Task","Resource":"arn:aws:states:::lambda:invoke","Parameters":{"FunctionName":"${Function.Arn}","Payload":{"started.$":"$$.Execution.StartTime","entered.$":"$$.State.EnteredTime","job.$":"$"}},"ResultSelector":{"state.$":"$.Payload"},"Retry":[{"ErrorEquals":["Transient"],"IntervalSeconds":20,"MaxAttempts":2}],"Next":"W"},"W":{"Type":"Wait","Seconds":20,"End":true}}}'
   Ended:
     Type: AWS::Events::Rule
     Properties:
@@ -180,9 +180,9 @@ impl Rig {
         lines.map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Waits (20 s of real time at most) until `find` finds something.
+    /// Waits (a minute of real time at most) until `find` finds something.
     async fn wait<T>(&self, what: &str, mut find: impl AsyncFnMut() -> Option<T>) -> T {
-        for _ in 0..400 {
+        for _ in 0..1200 {
             if let Some(found) = find().await {
                 return found;
             }
@@ -217,12 +217,18 @@ async fn a_stack_works_as_on_aws() {
     a_name_starts_once_however_many_start_it(&rig).await;
     the_end_of_an_execution_reaches_its_rule(&rig).await;
     an_undelivered_event_becomes_a_dead_letter(&rig).await;
-    both_of_two_messages_past_the_delay_are_received(&rig).await;
-    fifo_duplicates_are_swallowed(&rig).await;
-    only_failed_records_come_again_and_end_as_dead_letters(&rig).await;
-    subscriptions_filter_and_probe(&rig).await;
-    schedules_fire_in_world_time(&rig).await;
-    expired_items_are_deleted_late(&rig).await;
+    // Each of these mostly waits.
+    let fifo = async {
+        fifo_duplicates_are_swallowed(&rig).await;
+        only_failed_records_come_again_and_end_as_dead_letters(&rig).await;
+    };
+    tokio::join!(
+        both_of_two_messages_past_the_delay_are_received(&rig),
+        fifo,
+        subscriptions_filter_and_probe(&rig),
+        schedules_fire_in_world_time(&rig),
+        expired_items_are_deleted_late(&rig),
+    );
     instances_may_do_what_their_role_says(&rig).await;
     faults_hit_in_every_way(&rig).await;
     rig.world.down().await;
@@ -266,7 +272,7 @@ async fn both_stacks_are_installed() {
     let input = json!({"stateMachineArn": world.output("StateMachineArn").unwrap(), "name": "n", "input": "{}"});
     let mut ends = world.edge.executions_ended();
     client.json("states", "AWSStepFunctions.StartExecution", &input).await.unwrap();
-    let ended = tokio::time::timeout(Duration::from_secs(20), ends.recv()).await.unwrap().unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), ends.recv()).await.unwrap().unwrap();
     assert_eq!(
         (ended.name.as_str(), ended.status.as_str()),
         ("n", "FAILED"),
@@ -316,9 +322,9 @@ async fn executions_run_functions_in_world_time(rig: &Rig) {
     assert_eq!(ended["status"], "SUCCEEDED", "{ended}");
     let seconds = |value: &Value| value.as_f64().unwrap();
     assert_eq!(started["startDate"], ended["startDate"]);
-    assert!((seconds(&started["startDate"]) - before.millis() as f64 / 1000.0).abs() < 120.0);
+    assert!((seconds(&started["startDate"]) - before.millis() as f64 / 1000.0).abs() < 1200.0);
     let took = seconds(&ended["stopDate"]) - seconds(&ended["startDate"]);
-    assert!((120.0..600.0).contains(&took), "a retry and a wait of a minute each took {took} s");
+    assert!(took >= 40.0, "a retry and a wait of 20 s each took {took} s");
     let step = rig.heard("STEP", |step| step["job"]["once"] != Value::Null).await;
     for name in ["started", "entered"] {
         let text = step[name].as_str().unwrap();
@@ -373,7 +379,7 @@ async fn the_end_of_an_execution_reaches_its_rule(rig: &Rig) {
             names.insert(ends.recv().await.unwrap().name);
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), names).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(60), names).await.unwrap();
 }
 
 async fn an_undelivered_event_becomes_a_dead_letter(rig: &Rig) {
@@ -406,9 +412,9 @@ async fn both_of_two_messages_past_the_delay_are_received(rig: &Rig) {
     let counts =
         rig.sqs("GetQueueAttributes", "Standard", json!({"AttributeNames": ["All"]})).await;
     assert_eq!(counts["Attributes"]["ApproximateNumberOfMessagesDelayed"], "2");
-    assert_eq!(counts["Attributes"]["DelaySeconds"], "60");
+    assert_eq!(counts["Attributes"]["DelaySeconds"], "20");
     rig.wait("two records", async || (rig.bodies("Standard").len() == 2).then_some(())).await;
-    assert!(rig.world.clock.now().since(sent_at) >= Duration::from_secs(60));
+    assert!(rig.world.clock.now().since(sent_at) >= Duration::from_secs(20));
     assert_eq!(
         rig.bodies("Standard").into_iter().collect::<BTreeSet<_>>(),
         BTreeSet::from(["first".into(), "second".into()])
@@ -621,10 +627,10 @@ async fn faults_hit_in_every_way(rig: &Rig) {
         message: "no".into(),
     }));
     assert_eq!(put("b").await.unwrap_err().code, "ValidationException");
-    faults.add(rule(FaultKind::Latency { world_seconds: 60.0 }));
+    faults.add(rule(FaultKind::Latency { world_seconds: 10.0 }));
     let before = rig.world.clock.now();
     put("b").await.unwrap();
-    assert!(rig.world.clock.now().since(before) >= Duration::from_secs(60));
+    assert!(rig.world.clock.now().since(before) >= Duration::from_secs(10));
     faults.add(rule(FaultKind::LostResponse));
     assert_eq!(put("lost").await.unwrap_err().status, 0, "no answer");
     let key = json!({"TableName": table, "Key": {"pk": {"S": "lost"}}});

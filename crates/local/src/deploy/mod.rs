@@ -33,7 +33,7 @@ const EVENT_RETRIES_DEFAULT: u32 = 185;
 /// First and longest delay between tries, world time; AWS says only "exponential back-off".
 const EVENT_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
 /// How often tables are searched for expired items, world time.
-const EXPIRY_INTERVAL: Duration = Duration::from_secs(600);
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// How long after its time an item is deleted: "typically within a few days".
 /// Source: DynamoDB developer guide, "Using time to live (TTL)".
 const EXPIRY_LAG: Duration = Duration::from_secs(172_800);

@@ -173,7 +173,7 @@ def executions_behave_as_on_aws():
 
 def step_functions_are_quick():
     """Stock moto parses the definition at each start (0.1 s) and makes a boto client for each task; matches a host
-    against every service's patterns at each request."""
+    against every service's patterns at each request; and reads an API's model in every thread of a first burst."""
     parser = importlib.import_module(PARSER + "asl.parse.asl_parser").AmazonStateLanguageParser
     parser.parse = staticmethod(functools.lru_cache(64)(parser.parse))
     paths = importlib.import_module(PARSER + "asl.utils.json_path")
@@ -219,6 +219,24 @@ def step_functions_are_quick():
         return by_host[host]
 
     Dispatcher.get_backend_for_host = backend_for_host
+
+    import moto.core.utils as utils
+
+    utils.create_loader = functools.lru_cache(1)(utils.create_loader)
+    load, loading = functools.cache(utils._load_service_model), threading.Lock()
+
+    def load_service_model(service_name, model_name):
+        with loading:
+            return load(service_name, model_name)
+
+    utils._load_service_model = load_service_model
+
+    def warm_up():
+        client("us-east-1", "lambda")
+        for name in ("stepfunctions", "dynamodb", "ssm", "logs", "sqs", "lambda", "cloudformation", "iam", "s3", "ec2"):
+            utils.get_service_model(name)
+
+    step_functions_are_quick.warm_up = warm_up
 
 
 def state_machines_come_from_templates():
@@ -418,6 +436,7 @@ def main():
     application = DomainDispatcherApplication(create_backend_app)
     server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=MotoRequestHandler)
     print(server.server_port, flush=True)
+    threading.Thread(target=step_functions_are_quick.warm_up, daemon=True).start()
     server.serve_forever()
 
 
