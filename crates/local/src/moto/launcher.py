@@ -66,7 +66,7 @@ def call_edge(path, body, caller="moto"):
 
 
 def step_functions_run_in_world_time():
-    """Executions' dates, Wait states and Retry delays are world time; task time-outs stay real, as functions' own do."""
+    """Executions' dates, Wait states and Retry delays are world time; task time-outs stay real, as functions' do."""
     for name in (
         "models",
         "backend.execution",
@@ -100,8 +100,8 @@ def step_functions_run_in_world_time():
 
 
 def executions_behave_as_on_aws():
-    """Start times are text in `$$`; a name starts once under concurrency; StopExecution acts at once, with its error and
-    cause; the edge hears of every end (AWS sends an EventBridge event)."""
+    """Start times are text in `$$`; a name starts once under concurrency; StopExecution acts at once, with its error
+    and cause; the edge hears of every end (AWS sends an EventBridge event)."""
     execution = importlib.import_module(PARSER + "backend.execution")
     models = importlib.import_module(PARSER + "models")
     responses = importlib.import_module("moto.stepfunctions.responses")
@@ -125,6 +125,7 @@ def executions_behave_as_on_aws():
     models.StepFunctionsParserBackend.start_execution = start_execution
 
     def tell(ended):
+        succeeded = ended.exec_status.value == "SUCCEEDED"
         event = {
             "executionArn": ended.exec_arn,
             "stateMachineArn": ended.state_machine.arn,
@@ -133,7 +134,7 @@ def executions_behave_as_on_aws():
             "startDate": int(ended.start_date.timestamp() * 1000),
             "stopDate": int(ended.stop_date.timestamp() * 1000),
             "input": ended.execution_input,
-            "output": json.dumps(ended.output, separators=(",", ":")) if ended.exec_status.value == "SUCCEEDED" else None,
+            "output": json.dumps(ended.output, separators=(",", ":")) if succeeded else None,
             "error": ended.error,
             "cause": ended.cause,
         }
@@ -367,7 +368,7 @@ def stacks_are_whole():
 
 
 def triggers_are_the_edges():
-    """The edge owns queues and runs event sources; what moto still triggers itself (streams, topics) it invokes there."""
+    """The edge owns queues and runs event sources; what moto still triggers (streams, topics) it invokes there."""
     import moto.awslambda.models as functions
     import moto.sqs.models as queues
 
