@@ -10,7 +10,7 @@ fi
 echo '{"_aws":{"CloudWatchMetrics":[{"Namespace":"N","Dimensions":[["Tier"]],"Metrics":[{"Name":"Started"}]}]},"Tier":"t","Started":2}'
 count=0
 while true; do
-  event=$(curl -s -D head "$base/invocation/next"); id=$(grep -i request-id head | tr -d '\r' | cut -d' ' -f2)
+  event=$(curl -s -D "head.$$" "$base/invocation/next"); id=$(grep -i request-id "head.$$" | tr -d '\r' | cut -d' ' -f2)
   count=$((count + 1))
   case "$event" in
     *crash*) kill -9 $$ ;;
