@@ -41,19 +41,33 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::fro
 /// Within a region a connection takes milliseconds; a second means that the address is wrong or blocked.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// One attempt. The slowest call (CreateFleet) answers in about two seconds.
-const ATTEMPT: Duration = Duration::from_secs(4);
+/// How long a function waits for AWS.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// One attempt.
+    attempt: Duration,
+    /// A call with all its attempts.
+    operation: Duration,
+}
 
-/// A call with all its attempts.
-const OPERATION: Duration = Duration::from_secs(8);
+impl Patience {
+    /// For a function whose caller waits: GitHub gives up after ten seconds.
+    pub const CALLER_WAITS: Self =
+        Self { attempt: Duration::from_secs(4), operation: Duration::from_secs(8) };
+
+    /// For a step of the state machine: a slow answer is better than the same question again, of a
+    /// service that is slow because it is asked too much.
+    pub const STEP: Self =
+        Self { attempt: Duration::from_secs(15), operation: Duration::from_secs(30) };
+}
 
 /// The SDK's configuration from the environment (region, credentials, endpoint), with our retries and
 /// time-outs. One per process.
-pub async fn sdk_config() -> SdkConfig {
-    tuned(aws_config::defaults(BehaviorVersion::latest())).load().await
+pub async fn sdk_config(patience: Patience) -> SdkConfig {
+    tuned(aws_config::defaults(BehaviorVersion::latest()), patience).load().await
 }
 
-fn tuned(loader: ConfigLoader) -> ConfigLoader {
+fn tuned(loader: ConfigLoader, patience: Patience) -> ConfigLoader {
     loader
         .retry_config(
             RetryConfig::standard()
@@ -64,8 +78,8 @@ fn tuned(loader: ConfigLoader) -> ConfigLoader {
         .timeout_config(
             TimeoutConfig::builder()
                 .connect_timeout(CONNECT)
-                .operation_attempt_timeout(ATTEMPT)
-                .operation_timeout(OPERATION)
+                .operation_attempt_timeout(patience.attempt)
+                .operation_timeout(patience.operation)
                 .build(),
         )
         // Answers are small and the time-outs bound them; the guard would take a slow selector for a

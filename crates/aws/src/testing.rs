@@ -31,7 +31,7 @@ impl Wire {
     /// The configuration of functions, with this wire in the network's place.
     pub async fn config(&self) -> SdkConfig {
         let connector = SharedHttpConnector::new(self.clone());
-        crate::tuned(aws_config::defaults(BehaviorVersion::latest()))
+        crate::tuned(aws_config::defaults(BehaviorVersion::latest()), crate::Patience::CALLER_WAITS)
             .http_client(http_client_fn(move |_, _| connector.clone()))
             .region(Region::from_static("eu-west-1"))
             .credentials_provider(Credentials::new("id", "secret", None, None, "tests"))

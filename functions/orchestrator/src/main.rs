@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use ostler_aws::{DynamoHandoff, DynamoLedger, SsmConfiguration, StepFunctions};
+use ostler_aws::{Patience, DynamoHandoff, DynamoLedger, SsmConfiguration, StepFunctions};
 use ostler_core::Result;
 use ostler_core::ports::{Clock, Configuration, Context, RunnerContext, Telemetry};
 use ostler_core::runner::{self, RunState, StepEvent};
@@ -73,8 +73,9 @@ async fn start(mut environment: Environment) -> Result<Orchestrator> {
         spot_template: environment.text("OSTLER_TEMPLATE_SPOT"),
     };
     environment.check()?;
-    let aws = ostler_aws::sdk_config().await;
-    let configuration = Rc::new(SsmConfiguration::new(&aws, &prefix, &PARAMETERS, clock));
+    let aws = ostler_aws::sdk_config(Patience::STEP).await;
+    // The age of what a process keeps is counted in its own, real time, whatever the world's clock says.
+    let configuration = Rc::new(SsmConfiguration::new(&aws, &prefix, &PARAMETERS, SystemClock::REAL));
     Ok(Orchestrator {
         clock,
         telemetry: Emf::new(clock),
@@ -82,7 +83,7 @@ async fn start(mut environment: Environment) -> Result<Orchestrator> {
         configuration,
         ledger: DynamoLedger::new(&aws, &ledger, clock),
         executions: StepFunctions::new(&aws, &machine)?,
-        fleet: Ec2Fleet::new(&aws, fleet, clock)?,
+        fleet: Ec2Fleet::new(&aws, fleet, SystemClock::REAL)?,
         handoff: DynamoHandoff::new(&aws, &handoff, &role),
     })
 }

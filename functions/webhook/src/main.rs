@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use ostler_aws::{DynamoLedger, LambdaSelector, SqsReports, SsmConfiguration, StepFunctions};
+use ostler_aws::{Patience, DynamoLedger, LambdaSelector, SqsReports, SsmConfiguration, StepFunctions};
 use ostler_core::ports::{Clock, Context, Telemetry, WebhookContext};
 use ostler_core::{Result, webhook};
 use ostler_github::ConfiguredGitHub;
@@ -74,8 +74,9 @@ async fn start(mut environment: Environment) -> Result<Webhook> {
     let ledger = environment.text("OSTLER_LEDGER_TABLE");
     let queue = environment.text("OSTLER_REPORT_QUEUE_URL");
     environment.check()?;
-    let aws = ostler_aws::sdk_config().await;
-    let configuration = Rc::new(SsmConfiguration::new(&aws, &prefix, &PARAMETERS, clock));
+    let aws = ostler_aws::sdk_config(Patience::CALLER_WAITS).await;
+    // The age of what a process keeps is counted in its own, real time, whatever the world's clock says.
+    let configuration = Rc::new(SsmConfiguration::new(&aws, &prefix, &PARAMETERS, SystemClock::REAL));
     Ok(Webhook {
         clock,
         telemetry: Emf::new(clock),

@@ -1,4 +1,4 @@
-//! What the demo plays: some forty jobs in nine minutes of world time, ordinary ones and the troubles that
+//! What the demo plays: some forty jobs in twenty minutes of world time, ordinary ones and the troubles that
 //! every install meets.
 
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub fn tiers() -> Value {
     let tier = |name: &str, architecture: &str, label: &str, image: &str, types: Value, market: &str| {
         json!({"name": name, "architecture": architecture, "labels": [label], "images": [image],
             "instance_types": types, "market": market, "root_volume_gib": 40, "max_runners": 100,
-            "max_idle": "5m", "max_lifetime": "6h", "boot_timeout": "15m"})
+            "max_idle": "5m", "max_lifetime": "6h", "boot_timeout": "30m"})
     };
     json!({"tiers": [
         tier("linux-small", "x64", "small", "/ostler/images/ubuntu-x64", json!(["m7i.large", "m6i.large"]), "on-demand"),
@@ -76,36 +76,36 @@ pub fn scenario() -> Vec<(Duration, Act)> {
     let faulty = |part, jobs, plan| Act::Post { part, jobs, matrix: false, expected: Expected::Served, plan: queued(plan) };
     vec![
         (at(0), served("single", mixed(SMALL, 6))),
-        (at(30), Act::Post {
+        (at(120), Act::Post {
             part: "matrix",
             jobs: vec![job("acme/widgets", SMALL, 150); 16],
             matrix: true,
             expected: Expected::Served,
             plan: None,
         }),
-        (at(90), Act::SpotShortage(2)),
-        (at(95), served("spot, then on-demand", mixed(LARGE, 4))),
-        (at(120), served("arm64 on spot", mixed(ARM, 3))),
-        (at(150), faulty("delivered three times", mixed(SMALL, 3), DeliveryPlan { times: 3, copies: 3, ..DeliveryPlan::default() })),
-        (at(180), faulty("event a minute late", mixed(SMALL, 2), DeliveryPlan { times: 2, delay_seconds: 60.0, ..DeliveryPlan::default() })),
-        (at(200), faulty("lost, then redelivered", mixed(SMALL, 2), DeliveryPlan { times: 2, failed: true, ..DeliveryPlan::default() })),
-        (at(220), served("behind an environment", vec![JobSpec {
+        (at(480), Act::SpotShortage(2)),
+        (at(490), served("spot, then on-demand", mixed(LARGE, 4))),
+        (at(600), served("arm64 on spot", mixed(ARM, 3))),
+        (at(720), faulty("delivered three times", mixed(SMALL, 3), DeliveryPlan { times: 3, copies: 3, ..DeliveryPlan::default() })),
+        (at(840), faulty("event a minute late", mixed(SMALL, 2), DeliveryPlan { times: 2, delay_seconds: 60.0, ..DeliveryPlan::default() })),
+        (at(900), faulty("lost, then redelivered", mixed(SMALL, 2), DeliveryPlan { times: 2, failed: true, ..DeliveryPlan::default() })),
+        (at(960), served("behind an environment", vec![JobSpec {
             environment: Some("production".into()),
             ..job("acme/site", SMALL, 60)
         }])),
-        (at(230), refused("no tier", "acme/tools", &["self-hosted", "linux", "gpu"], "no tier")),
-        (at(240), refused("public repository", "acme/showcase", SMALL, "public")),
-        (at(250), Act::Post {
+        (at(970), refused("no tier", "acme/tools", &["self-hosted", "linux", "gpu"], "no tier")),
+        (at(980), refused("public repository", "acme/showcase", SMALL, "public")),
+        (at(1000), Act::Post {
             part: "cancelled",
             jobs: vec![job("acme/gadgets", LARGE, 60)],
             matrix: false,
             expected: Expected::Cancelled,
             plan: None,
         }),
-        (at(260), Act::Forge),
-        (at(290), Act::Redeliver("lost, then redelivered")),
-        (at(340), Act::Approve("behind an environment")),
-        (at(400), served("single", mixed(SMALL, 4))),
+        (at(1010), Act::Forge),
+        (at(1080), Act::Redeliver("lost, then redelivered")),
+        (at(1140), Act::Approve("behind an environment")),
+        (at(1260), served("single", mixed(SMALL, 4))),
     ]
 }
 
