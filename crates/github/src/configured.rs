@@ -12,6 +12,7 @@ use ostler_core::ports::{
 };
 
 use crate::GitHub;
+use crate::reply::refusal;
 
 /// The forge of a function: nothing is built before the first call, so that events which need no look-up
 /// cost none.
@@ -35,7 +36,8 @@ impl<F: Configuration, C: Clock + Clone> ConfiguredGitHub<F, C> {
         };
         let (Some(app), Some(key)) = (&settings.app, &settings.app_private_key) else {
             return Err(Error::Permanent(
-                "control/app or control/app-private-key is not set: run the set-up (make secrets)".into(),
+                "control/app or control/app-private-key is not set: run the set-up (make secrets)"
+                    .into(),
             ));
         };
         let mut client = self.client.borrow_mut();
@@ -74,7 +76,7 @@ impl<F: Configuration, C: Clock + Clone> Forge for ConfiguredGitHub<F, C> {
     ) -> std::result::Result<Jit, Refusal> {
         match self.client().await {
             Ok(client) => client.register(place, name, group, labels).await,
-            Err(failure) => Err(Refusal::NotAllowed(failure.to_string())),
+            Err(failure) => Err(refusal(failure)),
         }
     }
 
