@@ -46,6 +46,10 @@ pub fn run<S, R: Serialize>(
     let level = environment.optional("OSTLER_LOG");
     // Fails only if a subscriber is set already, and then there is a log.
     let _ = tracing::subscriber::set_global_default(log(level.as_deref(), std::io::stdout));
+    std::panic::set_hook(Box::new(|panic| {
+        let location = panic.location().map(ToString::to_string);
+        tracing::error!(reason = panic.payload_as_str(), location, "panic");
+    }));
     let outcome = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -73,13 +77,21 @@ async fn serve<S, R: Serialize>(
             request_id: event.context.request_id,
         };
         let span = tracing::info_span!("invocation", request_id = invocation.request_id);
-        handle(shared, event.payload, &invocation).instrument(span).await.map_err(Failure)
+        let handled = async {
+            handle(shared, event.payload, &invocation).await.map_err(|error| {
+                let error_type = error.error_type();
+                tracing::error!(error_type, reason = %error, "the invocation failed");
+                Failure(error)
+            })
+        };
+        handled.instrument(span).await
     });
     lambda_runtime::run(service).await.map_err(|error| error.to_string())
 }
 
 /// The log: JSON lines with the request's id, without colours. `level` is for our own crates; others stay
-/// at warnings, because at lower levels HTTP and SDK crates write what they send.
+/// at warnings, because at lower levels HTTP and SDK crates write what they send. Failures and panics are
+/// logged by [`run`] with the request's id; the runtime's own lines of them, without it, are left out.
 fn log<W>(level: Option<&str>, out: W) -> impl Subscriber + Send + Sync
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -92,9 +104,11 @@ where
         .with_span_list(false)
         .with_ansi(false)
         .with_writer(out);
-    tracing_subscriber::registry()
-        .with(Targets::new().with_default(LevelFilter::WARN).with_target("ostler", level))
-        .with(lines)
+    let targets = Targets::new()
+        .with_default(LevelFilter::WARN)
+        .with_target("lambda_runtime::layers::panic", LevelFilter::OFF)
+        .with_target("ostler", level);
+    tracing_subscriber::registry().with(targets).with(lines)
 }
 
 #[cfg(test)]
