@@ -1,6 +1,7 @@
 //! The local world: everything Ostler meets in AWS and at GitHub, as processes on loopback.
 
 pub mod aws;
+pub mod bench;
 pub mod demo;
 pub mod deploy;
 pub mod ec2;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
+use ostler_local::bench;
 use ostler_local::demo;
 use ostler_local::world::{World, WorldConfig, get_json, post_json};
 use serde_json::{Value, json};
@@ -27,6 +28,8 @@ enum Command {
     Status(Place),
     /// Plays some forty jobs in a world of its own; exits with 1 if a promise did not hold.
     Demo(Demo),
+    /// Measures each function against its budget, in a world of its own.
+    Bench(Bench),
 }
 
 #[derive(Args)]
@@ -68,6 +71,25 @@ struct Demo {
 }
 
 #[derive(Args)]
+struct Bench {
+    /// Folder with the zips that `make build` makes.
+    #[arg(long, required_unless_present = "bin_dir")]
+    zips: Option<PathBuf>,
+    /// Folder with binaries instead: to try the measurement, not the functions.
+    #[arg(long, conflicts_with = "zips")]
+    bin_dir: Option<PathBuf>,
+    /// Where bench.json goes; the world's state is kept below it.
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+    /// Events of each kind.
+    #[arg(long, default_value_t = 200)]
+    events: usize,
+    /// Starts of each function.
+    #[arg(long, default_value_t = 15)]
+    starts: usize,
+}
+
+#[derive(Args)]
 struct Job {
     #[command(flatten)]
     place: Place,
@@ -95,6 +117,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         Command::Job(job) => post(job).await?,
         Command::Status(place) => status(place).await?,
         Command::Demo(options) => return play(options).await,
+        Command::Bench(options) => measure(options).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -115,6 +138,16 @@ async fn play(options: Demo) -> anyhow::Result<ExitCode> {
     };
     world.down().await;
     Ok(if summary?.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn measure(options: Bench) -> anyhow::Result<()> {
+    let code = match (options.zips, options.bin_dir) {
+        (Some(zips), _) => bench::Code::Zips(zips),
+        (None, Some(binaries)) => bench::Code::Binaries(binaries),
+        (None, None) => anyhow::bail!("say --zips or --bin-dir"),
+    };
+    let Bench { out, events, starts, .. } = options;
+    bench::run(&bench::Options { code, out, events, starts }).await.map(|_| ())
 }
 
 /// Where a running world writes its addresses.

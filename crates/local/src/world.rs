@@ -54,6 +54,8 @@ pub struct WorldConfig {
     pub venv: PathBuf,
     /// Where `ostler-webhook` and `ostler-orchestrator` are.
     pub bin_dir: PathBuf,
+    /// Where `webhook.zip` and `orchestrator.zip` are, to be deployed instead of the binaries.
+    pub zips: Option<PathBuf>,
     /// The repository's root, for its templates.
     pub root: PathBuf,
     /// All chance comes from it.
@@ -71,6 +73,7 @@ impl WorldConfig {
             scale: 60.0,
             venv: default_venv(),
             bin_dir: root.join("target/debug"),
+            zips: None,
             root,
             seed: 1,
             port: 0,
@@ -323,12 +326,17 @@ impl World {
         let mut hash = Sha256::new();
         let mut zips = Vec::new();
         for name in ["webhook", "orchestrator"] {
-            let path = self.config.bin_dir.join(format!("ostler-{name}"));
+            let (path, made_by) = match &self.config.zips {
+                Some(zips) => (zips.join(format!("{name}.zip")), "make build"),
+                None => {
+                    (self.config.bin_dir.join(format!("ostler-{name}")), "cargo build --workspace")
+                }
+            };
+            let zipped = self.config.zips.is_some();
             let zip = tokio::task::spawn_blocking(move || {
-                let binary = std::fs::read(&path).with_context(|| {
-                    format!("read {}: run `cargo build --workspace` first", path.display())
-                })?;
-                zip_of(&binary).map_err(anyhow::Error::msg)
+                let code = std::fs::read(&path)
+                    .with_context(|| format!("read {}: run `{made_by}` first", path.display()))?;
+                if zipped { Ok(code) } else { zip_of(&code).map_err(anyhow::Error::msg) }
             });
             let zip = Bytes::from(zip.await.context("zip a function")??);
             hash.update(&zip);
