@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ostler_core::names::Lineage;
+use ostler_core::names::{Lineage, MAX_REPLACEMENTS};
 use ostler_core::ports::Ran;
 use serde_json::Value;
 
@@ -102,6 +102,7 @@ fn waiting(history: &Simulation, state: &State, allowance: Allowance, found: &mu
                     found.push(format!("I2: job {id} waited for {waited:?}"));
                 }
             }
+            (JobStatus::Queued, None) if used_up(history, state, id) => {}
             (JobStatus::Queued, None) => found.push(format!("I2: job {id} waits for ever")),
             (JobStatus::Completed, None) if !history.cancelled.contains(&id) => {
                 found.push(format!("I2: job {id} was never served"));
@@ -109,6 +110,25 @@ fn waiting(history: &Simulation, state: &State, allowance: Allowance, found: &mu
             (_, None) => {}
         }
     }
+}
+
+/// Whether a job has had all runners of a generation, and every one was truly lost: it never came up,
+/// died, or was taken by another job. Such a job waits for the next generation, which only a new event
+/// or the reconciler starts.
+fn used_up(history: &Simulation, state: &State, job: u64) -> bool {
+    let mut its = state.executions.values().filter(|execution| execution.job() == Some(job));
+    let lost = |runner: &str| {
+        history.machines.values().filter(|machine| machine.runner == runner).all(|machine| {
+            let taken = machine.job.is_some_and(|ran| ran != job);
+            taken || machine.listened.is_none() || machine.fate != Fate::Healthy
+        })
+    };
+    let full = |generation: u8| {
+        let of = |execution: &&Execution| Lineage::parse(&execution.name).generation == generation;
+        its.clone().filter(of).count() > usize::from(MAX_REPLACEMENTS)
+    };
+    let latest = its.clone().map(|it| Lineage::parse(&it.name).generation).max();
+    latest.is_some_and(full) && its.all(|execution| lost(&execution.name))
 }
 
 /// I3: runners are started for accepted jobs and in place of others, and no more of them.

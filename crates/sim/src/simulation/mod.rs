@@ -19,7 +19,7 @@ use serde_json::Value;
 pub use deliveries::{Answered, Courier, request, signed};
 pub use machines::{Fate, Machine};
 
-use crate::github::{self, JobSpec};
+use crate::github::{self, GitHub, JobSpec};
 use crate::world::{State, Status, World};
 use asl::{Definition, Next};
 use deliveries::Delivery;
@@ -144,19 +144,28 @@ impl Simulation {
 
     /// Posts a job now.
     pub fn post(&mut self, spec: &JobSpec) -> u64 {
+        self.at_github(|github, now| github.post_job(now, spec)).unwrap_or_default()
+    }
+
+    /// Something happens at GitHub now.
+    pub fn at_github<T>(&mut self, act: impl FnOnce(&mut GitHub, Timestamp) -> T) -> T {
         let now = self.now();
-        let id = self.world.state().github.post_job(now, spec).unwrap_or_default();
+        let done = act(&mut self.world.state().github, now);
         self.take_events();
-        id
+        done
+    }
+
+    /// Someone approves the deployment of a job.
+    pub fn approve(&mut self, job: u64) {
+        // One that is not held needs no approval.
+        let _ = self.at_github(|github, now| github.approve(now, job));
     }
 
     /// Someone cancels a job.
     pub fn cancel(&mut self, job: u64) {
-        let now = self.now();
-        if self.world.state().github.cancel_job(now, job).is_ok() {
+        if self.at_github(|github, now| github.cancel_job(now, job)).is_ok() {
             self.cancelled.push(job);
         }
-        self.take_events();
     }
 
     /// Does something later.

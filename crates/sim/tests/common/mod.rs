@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
-use ostler_sim::github::JobSpec;
+use ostler_core::secret::Secret;
+use ostler_core::webhook;
+use ostler_sim::github::{self, JobSpec};
 use ostler_sim::invariants::{Allowance, violations};
-use ostler_sim::simulation::Simulation;
-use ostler_sim::world::{REPOSITORY, Status};
+use ostler_sim::simulation::{Simulation, request, signed};
+use ostler_sim::world::{REPOSITORY, Status, WEBHOOK_SECRET, World};
+use serde_json::Value;
 
 /// Longer than any history here: the day that GitHub keeps a job queued, and a runner's life.
 const LONGEST: Duration = Duration::from_secs(40 * 3600);
@@ -96,4 +99,52 @@ pub fn ended(history: &Simulation, status: Status) -> Vec<String> {
 /// How many executions there are.
 pub fn runners(history: &Simulation) -> usize {
     history.state().executions.len()
+}
+
+/// Hands an event to the webhook's use case: status and words of the answer.
+pub fn handle(world: &World, event: &Value) -> (u64, String) {
+    let answer = world.run("webhook", webhook::handle(world, event)).expect("not killed");
+    let body = answer["body"].as_str().expect("a text").to_owned();
+    (answer["statusCode"].as_u64().expect("a number"), body)
+}
+
+/// Posts a job, and gives the events of it.
+pub fn events(world: &World, spec: &JobSpec) -> Vec<github::Event> {
+    let mut state = world.state();
+    let now = state.now;
+    state.github.post_job(now, spec).expect("a repository that is there");
+    state.github.take_events()
+}
+
+/// Posts a job, and gives its `queued` event as the function gets it.
+pub fn queued(world: &World, spec: &JobSpec) -> Value {
+    signed(&events(world, spec)[0], WEBHOOK_SECRET)
+}
+
+/// Posts a job, and gives the payload of its `queued` event.
+pub fn payload(world: &World, spec: &JobSpec) -> Value {
+    events(world, spec)[0].payload.clone()
+}
+
+/// A `workflow_job` delivery of that body, signed.
+pub fn signed_body(body: &str) -> Value {
+    signed_as("workflow_job", body)
+}
+
+/// A delivery of any event, signed.
+pub fn signed_as(event: &str, body: &str) -> Value {
+    let signature = webhook::sign(body.as_bytes(), &Secret::new(WEBHOOK_SECRET));
+    request(event, "0a1b2c3d-guid", body, &signature)
+}
+
+/// Calls to AWS so far, the reading of parameters aside.
+pub fn aws_calls(world: &World) -> usize {
+    let other = ["Configuration", "Forge"];
+    let state = world.state();
+    state.calls.iter().filter(|call| !other.iter().any(|port| call.name.starts_with(port))).count()
+}
+
+/// Names of all executions.
+pub fn names(world: &World) -> Vec<String> {
+    world.state().executions.keys().cloned().collect()
 }
