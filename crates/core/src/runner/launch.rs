@@ -253,6 +253,9 @@ fn delayed<C: Context>(
     text: &str,
 ) -> RunState {
     context.telemetry().count("LaunchDelayed", Some(("Reason", reason)), 1.0);
+    if reason == "Configuration" {
+        context.telemetry().count("ConfigurationError", None, 1.0);
+    }
     state.later(wait, format!("{reason}: {text}"))
 }
 

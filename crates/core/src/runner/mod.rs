@@ -15,20 +15,32 @@ pub use check::{Look, Seen, Verdict, decide};
 pub use event::{Outcome, Step, StepEvent};
 pub use state::{Next, RunState};
 
-use crate::config::Settings;
-use crate::error::Result;
-use crate::ports::RunnerContext;
+use tracing::error;
 
-/// Runs one step.
+use crate::config::Settings;
+use crate::error::{Error, Result};
+use crate::ports::{RunnerContext, Telemetry};
+
+/// Runs one step. What only an operator can mend (a key that GitHub refuses, a permission that is missing)
+/// is waited for like anything else that passes: a runner's life does not end by it, so that mending it
+/// in time costs no job. It is told by the metric `ConfigurationError`.
 pub async fn run<C: RunnerContext>(
     context: &C,
     settings: &Settings,
     event: &StepEvent,
 ) -> Result<RunState> {
-    match event.step {
+    let outcome = match event.step {
         Step::Launch => launch::launch(context, settings, event).await,
         Step::Register => register::register(context, settings, event).await,
         Step::Check => check::check(context, settings, event).await,
         Step::Cleanup => cleanup::cleanup(context, settings, event).await,
+    };
+    match outcome {
+        Err(Error::Permanent(reason)) => {
+            error!(runner = event.runner, reason, "an operator has to act");
+            context.telemetry().count("ConfigurationError", None, 1.0);
+            Err(Error::Later { after: state::LONGEST_WAIT, reason })
+        }
+        other => other,
     }
 }

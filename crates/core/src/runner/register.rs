@@ -32,6 +32,8 @@ struct Delay {
     reason: &'static str,
     text: String,
     after: Duration,
+    /// Whether an operator has to act.
+    configuration: bool,
 }
 
 pub(super) async fn register<C: RunnerContext>(
@@ -159,6 +161,9 @@ async fn refused<C: RunnerContext>(
         "GitHub does not register a runner"
     );
     context.telemetry().count("RegistrationRefused", Some(("Reason", delay.reason)), 1.0);
+    if delay.configuration {
+        context.telemetry().count("ConfigurationError", None, 1.0);
+    }
     context.fleet().terminate(instance).await?;
     let until = context.clock().now() + delay.after;
     let reason = format!("{}: {}", delay.reason, delay.text);
@@ -173,17 +178,17 @@ async fn refused<C: RunnerContext>(
 }
 
 fn delay(refusal: Refusal) -> Delay {
-    let configuration = |reason, text| Delay { reason, text, after: LONGEST_WAIT };
+    let passing = |reason, text, after| Delay { reason, text, after, configuration: false };
+    let configuration =
+        |reason, text| Delay { reason, text, after: LONGEST_WAIT, configuration: true };
     match refusal {
-        Refusal::Limited { after, reason } => {
-            Delay { reason: "RateLimit", text: reason, after: after.max(FIRST_CHECK) }
-        }
-        Refusal::GroupFull(text) => Delay { reason: "GroupFull", text, after: GROUP_FULL_WAIT },
+        Refusal::Limited { after, reason } => passing("RateLimit", reason, after.max(FIRST_CHECK)),
+        Refusal::GroupFull(text) => passing("GroupFull", text, GROUP_FULL_WAIT),
         Refusal::GroupUnknown(text) => configuration("GroupUnknown", text),
         Refusal::GroupForbidden(text) => configuration("GroupForbidden", text),
         Refusal::NotAllowed(text) => configuration("NotAllowed", text),
         Refusal::Invalid(text) => configuration("Invalid", text),
-        Refusal::NameTaken => configuration("NameTaken", "the name is taken".into()),
-        Refusal::Ambiguous(text) => configuration("Ambiguous", text),
+        Refusal::NameTaken => passing("NameTaken", "the name is taken".into(), FIRST_CHECK),
+        Refusal::Ambiguous(text) => passing("Ambiguous", text, FIRST_CHECK),
     }
 }
