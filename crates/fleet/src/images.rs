@@ -32,11 +32,14 @@ pub(crate) struct Image {
 /// A tier's images, or what an operator has to mend.
 pub(crate) type Found = std::result::Result<Arc<Vec<Image>>, String>;
 
+/// What was found, and when, by architecture and images of the tier.
+type Kept = BTreeMap<Vec<String>, (Timestamp, Arc<Vec<Image>>)>;
+
 /// Looks images up and keeps them for some minutes.
 pub(crate) struct Images {
     ec2: aws_sdk_ec2::Client,
     ssm: aws_sdk_ssm::Client,
-    kept: Mutex<BTreeMap<Vec<String>, (Timestamp, Arc<Vec<Image>>)>>,
+    kept: Mutex<Kept>,
 }
 
 impl Images {

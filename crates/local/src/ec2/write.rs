@@ -178,10 +178,10 @@ impl Xml {
         self.leaf("rootDeviceType", "ebs");
         self.leaf("rootDeviceName", &instance.image.root_device);
         let volumes = if step.state == State::Terminated { &[] } else { &instance.volumes[..] };
-        self.items("blockDeviceMapping", volumes, |xml, (device, _)| {
+        self.items("blockDeviceMapping", volumes.iter().enumerate(), |xml, (n, (device, _))| {
             xml.leaf("deviceName", device);
             xml.node("ebs", |xml| {
-                xml.leaf("volumeId", format!("vol-{}", instance.id.trim_start_matches("i-")));
+                xml.leaf("volumeId", format!("vol-{n}{}", instance.id.trim_start_matches("i-0")));
                 xml.leaf("status", "attached");
                 xml.leaf("attachTime", time(instance.launched));
                 xml.leaf("deleteOnTermination", true);
