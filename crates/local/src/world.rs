@@ -292,19 +292,26 @@ impl World {
         self.edge.deployments().sync().await.map_err(anyhow::Error::msg)
     }
 
-    /// Deploys both stacks with the functions' binaries, and sets the parameters: a working install.
+    /// Sets the parameters and deploys both stacks with the functions' binaries: a working install.
     pub async fn install(&self, tiers: &Value) -> anyhow::Result<()> {
+        self.put_parameters(tiers).await?;
+        self.deploy_stacks(&[]).await
+    }
+
+    /// Deploys both stacks with the functions' binaries, and has GitHub post to them. `more` are
+    /// parameters of the control plane's stack beside those that it needs; those of earlier deployments
+    /// stay, as `aws cloudformation deploy` has it.
+    pub async fn deploy_stacks(&self, more: &[(&str, &str)]) -> anyhow::Result<()> {
         let root = &self.config.root;
         let network = root.join("infra/network.yaml");
         let (code, ()) =
             tokio::try_join!(self.put_code(), self.deploy(NETWORK_STACK, &network, &[]))?;
-        self.put_parameters(tiers).await?;
         let (vpc, subnets, group) = (
             self.output("VpcId")?,
             self.output("SubnetIds")?,
             self.output("RunnerSecurityGroupId")?,
         );
-        let parameters = [
+        let mut parameters = vec![
             ("Owner", "local"),
             ("VpcId", &vpc),
             ("SubnetIds", &subnets),
@@ -315,6 +322,7 @@ impl World {
             ("RunnerSha256X64", &self.release_sha256),
             ("RunnerSha256Arm64", &self.release_sha256),
         ];
+        parameters.extend(more);
         self.deploy(CONTROL_STACK, &root.join("infra/control.yaml"), &parameters).await?;
         self.github.set_webhook_target(Some(&self.output("WebhookUrl")?));
         Ok(())
@@ -368,7 +376,8 @@ impl World {
         self.bucket.get_or_try_init(make).await.map(|_| ())
     }
 
-    async fn put_parameters(&self, tiers: &Value) -> anyhow::Result<()> {
+    /// What `make secrets` and an operator put into SSM: App, tiers, secrets, images.
+    pub async fn put_parameters(&self, tiers: &Value) -> anyhow::Result<()> {
         let app = json!({
             "app_id": self.github.app_id(),
             "github_url": self.github.url(),
