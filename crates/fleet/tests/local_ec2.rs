@@ -1,6 +1,8 @@
 //! The adapter, over the real SDK and HTTP, against the local world's EC2: each reads what the other
 //! writes.
 
+#![allow(clippy::unwrap_used, reason = "clippy exempts test functions, not their helpers")]
+
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
