@@ -56,13 +56,14 @@ fn named(document: &str, names: &BTreeSet<&str>) {
 #[test]
 fn operations_name_every_metric() {
     let core = sources(&root().join("crates/core/src"));
-    let metrics: BTreeSet<_> = core
-        .split(".count(")
-        .skip(1)
+    let metrics: BTreeSet<_> = [".count(", ".count_by("]
+        .iter()
+        .flat_map(|call| core.split(call).skip(1))
         .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split_once('"'))
         .map(|(metric, _)| metric)
         .collect();
     assert!(metrics.contains("JobAccepted") && metrics.contains("LaunchRefused"), "{metrics:?}");
+    assert!(metrics.contains("StolenRunnerDetected"), "{metrics:?}");
     named("docs/operations.md", &metrics);
     let template = read("infra/control.yaml");
     named("docs/operations.md", &between(&template, "MetricNamespace: Ostler, MetricName: ", ","));

@@ -13,7 +13,7 @@ use crate::ports::{
     Clock, Context, Executions, Forge, ForgeJob, JobStatus, Ledger, Ran, RunnerRecord, Start,
     Telemetry,
 };
-use crate::supply::{Facts, JobKey, Need};
+use crate::supply::{Debt, Facts, JobKey, Need};
 use crate::time::Timestamp;
 
 /// How far an execution's start date may lie before the call that started it: clocks of Lambda and Step
@@ -49,6 +49,8 @@ pub enum Payment {
 pub enum Judgement {
     /// Nobody waits because of that runner.
     Settled,
+    /// The same: the job that would have waited is over, and never had a runner.
+    Unneeded,
     /// The debt was paid, or needed no payment.
     Debt(Payment),
     /// The other job is too young to be called a thief.
@@ -154,6 +156,10 @@ impl<'a, C: Context> Debts<'a, C> {
         own: &RunnerInput,
         known: Option<&ForgeJob>,
     ) -> Result<Option<RunnerInput>> {
+        Ok(self.debt(own, known).await?.owner)
+    }
+
+    async fn debt(&self, own: &RunnerInput, known: Option<&ForgeJob>) -> Result<Debt> {
         let mut facts = Facts::new(self.names);
         if let (Some(id), Some(known)) = (own.job(), known) {
             facts.forge.insert(id, Some(known.clone()));
@@ -162,7 +168,7 @@ impl<'a, C: Context> Debts<'a, C> {
         for (runner, id, repository) in &debt.accounts {
             self.account(runner, *id, repository).await?;
         }
-        Ok(debt.owner)
+        Ok(debt)
     }
 
     /// Settles that `lost`, started with `own`, serves nobody any more.
@@ -172,10 +178,12 @@ impl<'a, C: Context> Debts<'a, C> {
         own: &RunnerInput,
         known: Option<&ForgeJob>,
     ) -> Result<Judgement> {
-        match self.owner(own, known).await? {
-            None => Ok(Judgement::Settled),
-            Some(owner) => Ok(Judgement::Debt(self.pay(&owner, Some(lost), false).await?)),
-        }
+        let debt = self.debt(own, known).await?;
+        Ok(match debt.owner {
+            Some(owner) => Judgement::Debt(self.pay(&owner, Some(lost), false).await?),
+            None if debt.unneeded => Judgement::Unneeded,
+            None => Judgement::Settled,
+        })
     }
 
     /// Judges that `runner`, started with `own`, ran the job `ran`.

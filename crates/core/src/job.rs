@@ -29,6 +29,18 @@ pub struct Repository {
     pub installation: Option<i64>,
 }
 
+/// Owner and name of `owner/name`; `None` if GitHub can have no such repository. Owners are up to 39 of
+/// letters, digits and `-`, with `_` in managed accounts; names up to 100 of those and `.`.
+pub fn split_full_name(text: &str) -> Option<(&str, &str)> {
+    let part = |part: &str, also: &[u8]| {
+        (1..=100).contains(&part.len())
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || also.contains(&byte))
+    };
+    let (owner, name) = text.split_once('/')?;
+    let fits = part(owner, b"-_") && part(name, b"-_.") && name != "." && name != "..";
+    fits.then_some((owner, name))
+}
+
 impl fmt::Display for Repository {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.owner, self.name)

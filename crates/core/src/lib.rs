@@ -10,6 +10,7 @@ pub mod ports;
 pub mod report;
 pub mod runner;
 pub mod secret;
+pub mod stolen;
 pub mod supply;
 pub mod time;
 pub mod webhook;

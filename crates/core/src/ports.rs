@@ -29,7 +29,11 @@ pub trait Clock {
 pub trait Telemetry {
     /// Adds `value` to a metric, by one dimension (name, value) where that tells more: `("Tier", "small")`.
     /// Values of dimensions come from a bounded set.
-    fn count(&self, metric: &'static str, by: Option<(&'static str, &str)>, value: f64);
+    fn count(&self, metric: &'static str, by: Option<(&'static str, &str)>, value: f64) {
+        self.count_by(metric, by.as_slice(), value);
+    }
+    /// The same by several dimensions together.
+    fn count_by(&self, metric: &'static str, by: &[(&'static str, &str)], value: f64);
 }
 
 /// The configuration, kept for some minutes.
@@ -276,6 +280,16 @@ pub enum Removal {
 
 /// GitHub (or GHES). Failed look-ups are errors; `None` is always GitHub's own word.
 pub trait Forge {
+    /// Whether the App is installed for that repository; `false` only if GitHub answers 404 to the App
+    /// itself, which is also its answer for a repository that does not exist.
+    fn installed(&self, at: &Repository) -> impl Future<Output = Result<bool>>;
+    /// All jobs of a workflow run, of all its attempts, with their ids; `None` if GitHub answers 404 for
+    /// the run.
+    fn run_jobs(
+        &self,
+        at: &Repository,
+        run: i64,
+    ) -> impl Future<Output = Result<Option<Vec<(JobId, ForgeJob)>>>>;
     /// The job; `None` if GitHub answers 404 for it while the repository can be read, or is itself gone
     /// under a valid token.
     fn job(&self, at: &Repository, id: JobId) -> impl Future<Output = Result<Option<ForgeJob>>>;
@@ -413,11 +427,17 @@ pub trait Handoff {
     fn withdraw(&self, instance: &str) -> impl Future<Output = Result<bool>>;
 }
 
+/// Reports that one call sends at most: SQS's limit of a batch.
+pub const MAX_REPORT_BATCH: usize = 10;
+
 /// Reports of which runner took which job, for the stolen-runner handler.
 pub trait ReportQueue {
     /// Sends GitHub's signed word. Repeatable: the queue drops the second within five minutes, and the
     /// handler is idempotent.
     fn send(&self, report: &Report) -> impl Future<Output = Result<()>>;
+    /// Sends up to [`MAX_REPORT_BATCH`] reports at once. Answers the places of those that the queue did
+    /// not take. Repeatable as [`ReportQueue::send`].
+    fn send_batch(&self, reports: &[Report]) -> impl Future<Output = Result<Vec<usize>>>;
 }
 
 /// An operator's own function that chooses the tier of a job.
@@ -446,18 +466,22 @@ pub trait Context {
     fn telemetry(&self) -> &impl Telemetry;
 }
 
-/// What the webhook needs besides.
-pub trait WebhookContext: Context {
+/// What the handling of reports needs besides.
+pub trait ReportContext: Context {
     /// The configuration.
     type Configuration: Configuration;
     /// Reports.
     type Reports: ReportQueue;
-    /// The operator's selector.
-    type Selector: Selector;
     /// The configuration.
     fn configuration(&self) -> &Self::Configuration;
     /// Reports.
     fn reports(&self) -> &Self::Reports;
+}
+
+/// What the webhook needs besides.
+pub trait WebhookContext: ReportContext {
+    /// The operator's selector.
+    type Selector: Selector;
     /// The operator's selector.
     fn selector(&self) -> &Self::Selector;
 }

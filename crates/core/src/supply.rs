@@ -71,6 +71,8 @@ impl JobKey {
 pub struct Debt {
     /// The input of the job that waits; `None` if nobody does.
     pub owner: Option<RunnerInput>,
+    /// Nobody does, because the job at the end was completed without ever having had a runner.
+    pub unneeded: bool,
     /// Runners that the look-ups accounted for on the way: runner, job, `owner/name`.
     pub accounts: Vec<(String, JobId, String)>,
 }
@@ -123,6 +125,13 @@ impl<'a> Facts<'a> {
         Ok(self.execution(&base)?.map(|_| base))
     }
 
+    /// The labels of a job's runner as another system has recorded them in the ledger: without its name.
+    /// Nothing more can be known of that runner than that it was started.
+    fn foreign(&self, id: JobId) -> Option<&Labels> {
+        let record = self.jobs.get(&id)?.as_ref()?;
+        record.runner_labels.as_ref().filter(|_| record.runner_name.is_none())
+    }
+
     /// Whether a runner is bound to come free for `job`: latest runner, the job that it ran, that job's
     /// latest runner, and so on; the first available one decides, by whether its labels cover what `job`
     /// asks for.
@@ -134,7 +143,9 @@ impl<'a> Facts<'a> {
     ) -> Result<bool, Need> {
         let mut at = job.clone();
         for _ in 0..MAX_CHAIN {
-            let Some(name) = self.latest(&at)? else { return Ok(false) };
+            let Some(name) = self.latest(&at)? else {
+                return Ok(self.foreign(at.id).is_some_and(|labels| labels.cover_foreign(wanted)));
+            };
             if self.available(&name, except)? {
                 let input = self.execution(&name)?.and_then(|execution| execution.input.as_ref());
                 return Ok(input.is_some_and(|input| input.covers(wanted)));
@@ -165,6 +176,7 @@ impl<'a> Facts<'a> {
                 debt.owner = Some(at.clone());
                 return Ok(debt);
             }
+            debt.unneeded = record.status == JobStatus::Completed && record.runner_name.is_none();
             let Some(name) = record.runner_name.as_deref().filter(|name| is_plausible(name)) else {
                 return Ok(debt);
             };
@@ -187,7 +199,7 @@ impl<'a> Facts<'a> {
         accepts: impl Fn(&Labels) -> bool,
         young: impl Fn(&ForgeJob) -> bool,
     ) -> Result<bool, Need> {
-        if self.latest(job)?.is_some() {
+        if self.latest(job)?.is_some() || self.foreign(job.id).is_some() {
             return Ok(false);
         }
         let Some(record) = self.forge.get(&job.id) else {
@@ -319,6 +331,38 @@ mod tests {
         facts.executions.insert(world.name(1), None);
         assert_eq!(facts.latest(&job(1)), Ok(None));
         assert_eq!(facts.latest(&JobKey { id: JobId(1), repo: None }), Ok(None));
+    }
+
+    #[test]
+    fn a_job_recorded_by_another_system_is_supply_by_its_labels() {
+        let world = Small { key: key() };
+        let mut facts = world.facts(1);
+        facts.runners.insert(world.name(1), ran(9));
+        facts.executions.insert(world.name(9), None);
+        let record = |labels| JobRecord {
+            runner_labels: Some(Labels::from_joined(labels)),
+            ..JobRecord::default()
+        };
+        for (labels, supplied) in [("a,x64", true), ("b", false), ("", false)] {
+            facts.jobs.insert(JobId(9), Some(record(labels)));
+            let wanted = Labels::new(["self-hosted", "a"]);
+            assert_eq!(facts.supply(&job(1), &wanted, None), Ok(supplied), "{labels}");
+            assert_eq!(
+                facts.too_early(&job(9), &input(9, "", "").repository(), |_| true, |_| true),
+                Ok(false),
+                "it is known"
+            );
+        }
+    }
+
+    #[test]
+    fn b10_a_job_that_ended_without_a_runner_needs_none() {
+        let world = Small { key: key() };
+        let mut facts = world.facts(1);
+        facts.forge.insert(JobId(1), Some(forge(JobStatus::Completed, None)));
+        assert!(facts.debt(&input(1, "a", "a")).unwrap().unneeded);
+        facts.forge.insert(JobId(1), Some(forge(JobStatus::InProgress, None)));
+        assert!(!facts.debt(&input(1, "a", "a")).unwrap().unneeded);
     }
 
     #[test]

@@ -227,6 +227,24 @@ impl<C: Clock> App<C> {
         )))
     }
 
+    /// Whether the App is installed for that very repository, which only GitHub's answer to the App itself
+    /// says.
+    pub async fn installed(&self, at: &Repository) -> Result<bool> {
+        let what = format!("look up the App's installation for {at}");
+        let path = format!("/repos/{}/{}/installation", segment(&at.owner)?, segment(&at.name)?);
+        let reply = self.as_app(Method::GET, &path).await?;
+        if reply.status == 404 {
+            return Ok(false);
+        }
+        if !reply.is_success() {
+            return Err(reply.error(&what, Permission::Metadata, self.clock.now()));
+        }
+        if let Some(id) = reply.read::<Installation>(&what)?.id {
+            lock(&self.installations).insert(at.owner.to_lowercase(), id);
+        }
+        Ok(true)
+    }
+
     async fn as_app(&self, method: Method, path: &str) -> Result<Reply> {
         let body = (method == Method::POST).then(|| json!({}));
         let sent = self.transport.send(method, path, &self.jwt()?, body.as_ref()).await;

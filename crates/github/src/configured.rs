@@ -51,6 +51,14 @@ impl<F: Configuration, C: Clock + Clone> ConfiguredGitHub<F, C> {
 }
 
 impl<F: Configuration, C: Clock + Clone> Forge for ConfiguredGitHub<F, C> {
+    async fn installed(&self, at: &Repository) -> Result<bool> {
+        self.client().await?.installed(at).await
+    }
+
+    async fn run_jobs(&self, at: &Repository, run: i64) -> Result<Option<Vec<(JobId, ForgeJob)>>> {
+        self.client().await?.run_jobs(at, run).await
+    }
+
     async fn job(&self, at: &Repository, id: JobId) -> Result<Option<ForgeJob>> {
         self.client().await?.job(at, id).await
     }

@@ -34,7 +34,7 @@ use crate::address::segment;
 use crate::app::App;
 use crate::reply::{Permission, refusal};
 use crate::transport::{Lost, Reply, Transport};
-use crate::wire::{DeploymentStatus, Groups, Job, Runner, Runners};
+use crate::wire::{DeploymentStatus, Groups, Job, Jobs, Runner, Runners};
 
 /// Entries of a page, GitHub's most.
 const PAGE: u64 = 100;
@@ -289,6 +289,37 @@ impl Pages {
 }
 
 impl<C: Clock> Forge for GitHub<C> {
+    async fn installed(&self, at: &Repository) -> Result<bool> {
+        self.app.installed(at).await
+    }
+
+    async fn run_jobs(
+        &self,
+        at: &Repository,
+        run: i64,
+    ) -> Result<Option<Vec<(JobId, ForgeJob)>>> {
+        let what = format!("list the jobs of run {run} of {at}");
+        let repository = format!("/repos/{}/{}", segment(&at.owner)?, segment(&at.name)?);
+        let path = format!("{repository}/actions/runs/{run}/jobs?filter=all&per_page={PAGE}");
+        let mut found = Vec::new();
+        let mut pages = Pages::default();
+        while let Some(page) = pages.next(&what)? {
+            let reply = self.get(at, &format!("{path}&page={page}")).await?;
+            if reply.status == 404 {
+                return Ok(None);
+            }
+            if !reply.is_success() {
+                return Err(reply.error(&what, Permission::Actions, self.now()));
+            }
+            let list: Jobs = reply.read(&what)?;
+            pages.saw(list.jobs.len(), list.total_count);
+            found.extend(
+                list.jobs.into_iter().filter_map(|job| Some((JobId(job.id?), job.job.known()?))),
+            );
+        }
+        Ok(Some(found))
+    }
+
     async fn job(&self, at: &Repository, id: JobId) -> Result<Option<ForgeJob>> {
         let what = format!("look up job {id} of {at}");
         let repository = format!("/repos/{}/{}", segment(&at.owner)?, segment(&at.name)?);

@@ -315,6 +315,73 @@ async fn a_repository_that_the_app_cannot_see_is_asked_for_by_its_owners_install
 }
 
 #[tokio::test]
+async fn s12_only_a_404_for_that_repository_says_that_the_app_is_not_installed() {
+    const INSTALLATION: &str = "GET /repos/Acme/widgets/installation";
+    for (answer, expected) in [
+        (ok(json!({"id": 77})), Some(true)),
+        (says(404, "Not Found"), Some(false)),
+        (says(401, "A JSON web token could not be decoded"), None),
+        (says(403, "API rate limit exceeded"), None),
+        (says(500, ""), None),
+        (says(301, "Moved Permanently"), None),
+    ] {
+        let server = Server::start()
+            .await
+            .on(INSTALLATION, [answer])
+            .on("GET /orgs/Acme/installation", [ok(json!({"id": 78}))]);
+        assert_eq!(server.github().installed(&at()).await.ok(), expected, "{expected:?}");
+        assert_eq!(
+            server.asked(),
+            [INSTALLATION],
+            "another installation of the owner's is no answer"
+        );
+    }
+}
+
+const RUN_JOBS: &str = "GET /repos/Acme/widgets/actions/runs/9/jobs";
+
+#[tokio::test]
+async fn s12_the_jobs_of_all_attempts_of_a_run_are_listed_by_pages() {
+    let page = |first: i64, count: i64| {
+        let jobs: Vec<_> = (first..first + count)
+            .map(|id| {
+                json!({"id": id, "status": "completed", "runner_id": id,
+                "runner_name": format!("w-{id}"), "labels": ["linux"], "created_at": NOW})
+            })
+            .collect();
+        ok(json!({"total_count": 130, "jobs": jobs}))
+    };
+    let server = Server::start().await.on(RUN_JOBS, [page(1, 100), page(101, 30)]);
+    let jobs = server.github().run_jobs(&at(), 9).await.unwrap().unwrap();
+    assert_eq!(jobs.len(), 130);
+    let (id, last) = &jobs[129];
+    assert_eq!((id.0, last.runner_name.as_deref()), (130, Some("w-130")));
+    let queries: Vec<_> =
+        server.calls().into_iter().filter(|c| c.what == RUN_JOBS).map(|c| c.query).collect();
+    assert_eq!(queries, ["filter=all&per_page=100&page=1", "filter=all&per_page=100&page=2"]);
+}
+
+#[tokio::test]
+async fn s12_i6_a_run_that_github_does_not_know_is_told_apart_from_a_list_that_failed() {
+    let server = Server::start().await.on(RUN_JOBS, [says(404, "Not Found")]);
+    assert!(server.github().run_jobs(&at(), 9).await.unwrap().is_none());
+    for answer in [says(500, ""), says(403, "rate limit"), ok(json!([]))] {
+        let server = Server::start().await.on(RUN_JOBS, [answer]);
+        assert!(server.github().run_jobs(&at(), 9).await.is_err());
+    }
+    let short = ok(json!({"total_count": 3, "jobs": [{"id": 1, "status": "queued"}]}));
+    let none = ok(json!({"total_count": 3, "jobs": []}));
+    let server = Server::start().await.on(RUN_JOBS, [short, none]);
+    assert!(
+        server.github().run_jobs(&at(), 9).await.is_err(),
+        "a list that ends early proves nothing"
+    );
+    let odd = json!({"total_count": 2, "jobs": [{"id": null}, {"id": 2, "status": "queued"}]});
+    let server = Server::start().await.on(RUN_JOBS, [ok(odd)]);
+    assert_eq!(server.github().run_jobs(&at(), 9).await.unwrap().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn an_app_that_is_not_installed_is_told_of_and_proves_nothing() {
     let server = Server::start().await;
     let unknown = Repository { installation: None, ..at() };

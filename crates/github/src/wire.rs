@@ -105,6 +105,22 @@ pub struct Job {
     pub created_at: Option<String>,
 }
 
+/// `GET …/actions/runs/{id}/jobs`.
+#[derive(Debug, Deserialize)]
+pub struct Jobs {
+    pub total_count: Option<u64>,
+    #[serde(default)]
+    pub jobs: Vec<ListedJob>,
+}
+
+/// A job in a list.
+#[derive(Debug, Deserialize)]
+pub struct ListedJob {
+    pub id: Option<i64>,
+    #[serde(flatten)]
+    pub job: Job,
+}
+
 impl Job {
     /// As the domain sees it; `None` if the answer has no status.
     pub fn known(self) -> Option<ForgeJob> {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 const NAMESPACE: &str = "Ostler";
 
 /// Writes one line per count. Every metric has a series without dimensions, for alarms, and one by the
-/// count's dimension (`Tier`, mostly) where it has one.
+/// count's dimensions (`Tier`, mostly) where it has any.
 pub struct Emf<C, W = Stdout> {
     clock: C,
     out: Mutex<W>,
@@ -30,8 +30,9 @@ impl<C: Clock, W: Write> Emf<C, W> {
         Self { clock, out: Mutex::new(out) }
     }
 
-    fn line(&self, metric: &str, by: Option<(&str, &str)>, value: f64) -> Value {
-        let dimensions = by.map_or_else(|| json!([[]]), |(name, _)| json!([[], [name]]));
+    fn line(&self, metric: &str, by: &[(&str, &str)], value: f64) -> Value {
+        let names: Vec<_> = by.iter().map(|(name, _)| name).collect();
+        let dimensions = if by.is_empty() { json!([[]]) } else { json!([[], names]) };
         let mut line = json!({
             "_aws": {
                 "Timestamp": self.clock.now().millis(),
@@ -42,7 +43,7 @@ impl<C: Clock, W: Write> Emf<C, W> {
                 }],
             },
         });
-        if let Some((name, value)) = by {
+        for (name, value) in by {
             line[name] = json!(value);
         }
         line[metric] = json!(value);
@@ -51,7 +52,7 @@ impl<C: Clock, W: Write> Emf<C, W> {
 }
 
 impl<C: Clock, W: Write> Telemetry for Emf<C, W> {
-    fn count(&self, metric: &'static str, by: Option<(&'static str, &str)>, value: f64) {
+    fn count_by(&self, metric: &'static str, by: &[(&'static str, &str)], value: f64) {
         let line = format!("{}\n", self.line(metric, by, value));
         let mut out = self.out.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         // One write per line, so that log lines never get into it. A log that takes no line has nowhere
@@ -103,5 +104,10 @@ mod tests {
         let metrics = &lines[0]["_aws"]["CloudWatchMetrics"][0];
         assert_eq!(metrics["Dimensions"], json!([[], ["Tier"]]));
         assert_eq!((&lines[0]["Tier"], &lines[0]["Stolen"]), (&json!("linux-x64"), &json!(2.0)));
+        let both = [("Replaced", "true"), ("Tier", "small")];
+        let line = &written(|emf| emf.count_by("Stolen", &both, 1.0))[0];
+        let metrics = &line["_aws"]["CloudWatchMetrics"][0];
+        assert_eq!(metrics["Dimensions"], json!([[], ["Replaced", "Tier"]]));
+        assert_eq!((&line["Replaced"], &line["Tier"]), (&json!("true"), &json!("small")));
     }
 }

@@ -3,8 +3,10 @@
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use ostler_aws::{Patience, DynamoLedger, LambdaSelector, SqsReports, SsmConfiguration, StepFunctions};
-use ostler_core::ports::{Clock, Context, Telemetry, WebhookContext};
+use ostler_aws::{
+    DynamoLedger, LambdaSelector, Patience, SqsReports, SsmConfiguration, StepFunctions,
+};
+use ostler_core::ports::{Clock, Context, ReportContext, Telemetry, WebhookContext};
 use ostler_core::{Result, webhook};
 use ostler_github::ConfiguredGitHub;
 use ostler_lambda::{Emf, Environment, Invocation, SystemClock};
@@ -52,16 +54,19 @@ impl Context for Webhook {
     }
 }
 
-impl WebhookContext for Webhook {
+impl ReportContext for Webhook {
     type Configuration = SsmConfiguration<SystemClock>;
     type Reports = SqsReports;
-    type Selector = LambdaSelector;
     fn configuration(&self) -> &Self::Configuration {
         &self.configuration
     }
     fn reports(&self) -> &Self::Reports {
         &self.reports
     }
+}
+
+impl WebhookContext for Webhook {
+    type Selector = LambdaSelector;
     fn selector(&self) -> &Self::Selector {
         &self.selector
     }
@@ -76,7 +81,8 @@ async fn start(mut environment: Environment) -> Result<Webhook> {
     environment.check()?;
     let aws = ostler_aws::sdk_config(Patience::CALLER_WAITS).await;
     // The age of what a process keeps is counted in its own, real time, whatever the world's clock says.
-    let configuration = Rc::new(SsmConfiguration::new(&aws, &prefix, &PARAMETERS, SystemClock::REAL));
+    let configuration =
+        Rc::new(SsmConfiguration::new(&aws, &prefix, &PARAMETERS, SystemClock::REAL));
     Ok(Webhook {
         clock,
         telemetry: Emf::new(clock),

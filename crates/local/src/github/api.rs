@@ -432,7 +432,11 @@ fn model_answer(
             };
             let attempt = attempt.map(|attempt| u32::try_from(attempt).unwrap_or(u32::MAX));
             let run = call.number("run_id")?;
-            let page = model.list_jobs_of_run(now, &call.repository(), run, attempt, paging)?;
+            let all = attempt.is_none() && call.query.get("filter").is_some_and(|f| f == "all");
+            let page = match all {
+                true => model.list_all_jobs_of_run(now, &call.repository(), run, paging)?,
+                false => model.list_jobs_of_run(now, &call.repository(), run, attempt, paging)?,
+            };
             Ok(Answer::page(Some("jobs"), page, paging, |job| model.job_json(&job)))
         }
         ("POST", RUN_CANCEL) => {

@@ -1,5 +1,6 @@
 //! Jobs and runs: how they begin, wait, run and end.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use ostler_core::time::Timestamp;
@@ -407,6 +408,24 @@ impl GitHub {
         paging: Paging,
     ) -> Result<Page<Job>, ApiError> {
         Ok(paging.cut(self.jobs_of(now, repository, run_id, attempt)?.into_iter()))
+    }
+
+    /// `GET …/runs/{id}/jobs?filter=all`: the jobs of all attempts, each once.
+    pub fn list_all_jobs_of_run(
+        &mut self,
+        now: Timestamp,
+        repository: &str,
+        run_id: u64,
+        paging: Paging,
+    ) -> Result<Page<Job>, ApiError> {
+        self.advance(now);
+        self.repository(repository)?;
+        let run =
+            self.runs.get(&run_id).filter(|run| run.repository.eq_ignore_ascii_case(repository));
+        let run = run.ok_or_else(ApiError::not_found)?;
+        let ids: BTreeSet<_> = run.attempts.iter().flatten().collect();
+        let jobs: Vec<_> = ids.into_iter().filter_map(|id| self.jobs.get(id)).cloned().collect();
+        Ok(paging.cut(jobs.into_iter()))
     }
 
     /// `GET …/actions/runs`, newest first, of one status if one is given.

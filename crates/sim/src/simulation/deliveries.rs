@@ -1,7 +1,13 @@
-//! Webhooks on their way: how GitHub's events reach the function, and what it answers.
+//! What is on its way: GitHub's events to the webhook, with its answers, and runners' lines to the
+//! stolen-runner handler.
 
+use std::io::Write;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use ostler_core::secret::Secret;
 use ostler_core::webhook;
 use rand::rngs::StdRng;
@@ -33,6 +39,35 @@ pub(super) struct Delivery {
 
 /// Decides when the copies of an event arrive, from now; none at all if it is lost.
 pub type Courier = Box<dyn FnMut(&github::Event, &mut StdRng) -> Vec<Duration>>;
+
+/// Decides when the copies of a line arrive, from now; none at all if it is lost.
+pub type Printer = Box<dyn FnMut(&str, &mut StdRng) -> Vec<Duration>>;
+
+/// The event with which CloudWatch Logs delivers these lines.
+pub fn log_delivery(lines: &[&str]) -> Value {
+    let events: Vec<_> = lines
+        .iter()
+        .enumerate()
+        .map(|(id, line)| json!({"id": id.to_string(), "timestamp": 0, "message": line}))
+        .collect();
+    let delivery = json!({
+        "messageType": "DATA_MESSAGE",
+        "owner": "123456789012",
+        "logGroup": "/ostler/test/runners",
+        "logStream": "i-0",
+        "subscriptionFilters": ["reports"],
+        "logEvents": events,
+    });
+    packed(delivery.to_string().as_bytes())
+}
+
+/// The event of a delivery of anything.
+pub fn packed(content: &[u8]) -> Value {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    // Writing to memory does not fail.
+    let _ = encoder.write_all(content);
+    json!({"awslogs": {"data": STANDARD.encode(encoder.finish().unwrap_or_default())}})
+}
 
 /// A function URL's event of a signed delivery.
 pub fn signed(event: &github::Event, secret: &str) -> Value {

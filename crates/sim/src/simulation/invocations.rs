@@ -4,12 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use ostler_core::debts::{Debts, Judgement};
 use ostler_core::error::Result;
-use ostler_core::ports::{Configuration, Executions};
-use ostler_core::report::Report;
+use ostler_core::ports::Configuration;
 use ostler_core::runner::{self, StepEvent};
-use ostler_core::webhook;
+use ostler_core::{stolen, webhook};
 use serde_json::{Value, json};
 
 use super::deliveries::Delivery;
@@ -19,6 +17,9 @@ use crate::world::{Progress, World};
 /// Lambda tries an asynchronous invocation twice more, after one minute and two (Lambda guide,
 /// "Asynchronous invocation").
 const ORPHAN_TRIES: u32 = 2;
+
+/// How often a delivery of the log is tried again.
+const LINES_TRIES: u32 = 3;
 
 /// Messages of one batch.
 const BATCH: usize = 10;
@@ -31,8 +32,10 @@ pub(super) enum Purpose {
     Step(String),
     /// The cleanup of an execution that ended otherwise than well.
     Orphan(Value, u32),
-    /// A message of the report queue, by its receipt handle.
-    Report(String),
+    /// Messages of the report queue: ids and receipt handles.
+    Reports(Vec<(String, String)>),
+    /// A delivery of the runners' log.
+    Lines(Value, u32),
 }
 
 /// A function at work.
@@ -52,7 +55,9 @@ impl Simulation {
                 Box::pin(async move { Ok(webhook::handle(&world, &event).await) })
             }
             Purpose::Step(_) | Purpose::Orphan(..) => Box::pin(orchestrator(world, event)),
-            Purpose::Report(_) => Box::pin(judge(world, event)),
+            Purpose::Reports(_) | Purpose::Lines(..) => {
+                Box::pin(async move { stolen::handle(&world, &event, || true).await })
+            }
         };
         self.invocations += 1;
         let number = self.invocations;
@@ -107,12 +112,21 @@ impl Simulation {
                 }
                 _ => self.dead_letters += 1,
             },
-            Purpose::Report(receipt) => {
-                if matches!(answer, Some(Ok(Value::Bool(true)))) {
-                    let mut state = self.world.state();
-                    let now = state.now;
+            Purpose::Reports(messages) => {
+                let Some(Ok(answer)) = answer else { return };
+                let failures = answer["batchItemFailures"].as_array().cloned().unwrap_or_default();
+                let failed = |id: &str| failures.iter().any(|it| it["itemIdentifier"] == id);
+                let mut state = self.world.state();
+                let now = state.now;
+                for (_, receipt) in messages.iter().filter(|(id, _)| !failed(id)) {
                     // A handle that has expired: the message comes again, which is harmless.
-                    let _ = state.reports.delete(now, &receipt);
+                    let _ = state.reports.delete(now, receipt);
+                }
+            }
+            Purpose::Lines(event, tries) => {
+                if !matches!(answer, Some(Ok(_))) && tries < LINES_TRIES {
+                    let at = self.now() + Duration::from_secs(60);
+                    self.push(at, Event::Lines(event, tries + 1));
                 }
             }
         }
@@ -131,10 +145,31 @@ impl Simulation {
             let state = &mut *state;
             state.reports.receive(state.now, BATCH, None, &mut state.rng)
         };
-        for message in received.map(|(received, _)| received).unwrap_or_default() {
-            let body = serde_json::from_str(&message.body).unwrap_or_default();
-            self.invoke("report", Purpose::Report(message.receipt_handle), body);
+        let Ok((received, dead)) = received else { return };
+        self.dead_reports += dead.len();
+        if received.is_empty() {
+            return;
         }
+        let records: Vec<_> = received
+            .iter()
+            .map(|message| {
+                json!({
+                    "messageId": message.message_id,
+                    "body": message.body,
+                    "attributes": {
+                        "ApproximateReceiveCount": message.receive_count.to_string(),
+                        "MessageGroupId": message.group,
+                    },
+                })
+            })
+            .collect();
+        let messages =
+            received.into_iter().map(|message| (message.message_id, message.receipt_handle));
+        self.invoke("report", Purpose::Reports(messages.collect()), json!({ "Records": records }));
+    }
+
+    pub(super) fn lines_arrive(&mut self, event: Value, tries: u32) {
+        self.invoke("lines", Purpose::Lines(event.clone(), tries), event);
     }
 }
 
@@ -144,19 +179,4 @@ async fn orchestrator(world: World, event: Value) -> Result<Value> {
     let settings = world.settings().await?;
     let state = runner::run(&world, &settings, &event).await?;
     Ok(serde_json::to_value(state).unwrap_or_default())
-}
-
-/// The judgement of GitHub's own word, as the stolen-runner handler is to do it; whether it is done.
-async fn judge(world: World, report: Value) -> Result<Value> {
-    let Ok(report) = serde_json::from_value::<Report>(report) else { return Ok(json!(true)) };
-    let settings = world.settings().await?;
-    let debts = Debts::new(&world, &settings)?;
-    let (runner, Some(job)) = (&report.runner_name, report.job_id) else { return Ok(json!(true)) };
-    let execution = world.describe(runner).await?;
-    let Some(input) = execution.and_then(|execution| execution.input) else {
-        return Ok(json!(true));
-    };
-    debts.account(runner, job, &report.repo).await?;
-    let judgement = debts.judge(runner, &input, job, Some(&report.repo)).await?;
-    Ok(json!(judgement != Judgement::TooEarly))
 }

@@ -170,10 +170,17 @@ impl Simulation {
             Phase::Listens { session } => match state.github.poll_job(now, &session) {
                 Ok(Poll::Job(given)) => {
                     machine.job = Some(given.job_id);
+                    let line = format!(
+                        "CDKGHR JOB RUNNER={} REPO={} WORKFLOW_ID={}",
+                        machine.runner, given.repository, given.run_id
+                    );
                     if let Fate::DiesAtWork(after) | Fate::FreezesAtWork(after) = machine.fate {
                         drop(state);
                         self.push(now + after, Event::Fate(id.into()));
+                    } else {
+                        drop(state);
                     }
+                    self.print(&line);
                     let (job, until) = (given.job_id, now + given.duration);
                     let pause = given.duration.min(RENEW_PAUSE);
                     Some((Some(pause), Some(Phase::Works { session, job, until })))

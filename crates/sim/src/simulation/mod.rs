@@ -16,7 +16,7 @@ use std::time::Duration;
 use ostler_core::time::Timestamp;
 use serde_json::Value;
 
-pub use deliveries::{Answered, Courier, request, signed};
+pub use deliveries::{Answered, Courier, Printer, log_delivery, packed, request, signed};
 pub use machines::{Fate, Machine};
 
 use crate::github::{self, GitHub, JobSpec};
@@ -27,6 +27,9 @@ use invocations::{Invocation, Purpose};
 
 /// From an event at GitHub to its delivery.
 const DELIVERY_TIME: Duration = Duration::from_secs(1);
+
+/// From a line's printing to its delivery.
+const LINE_TIME: Duration = Duration::from_secs(5);
 
 /// How often GitHub's own timers are looked at.
 const TICK: Duration = Duration::from_secs(60);
@@ -62,6 +65,8 @@ enum Event {
     Ec2,
     /// The report queue is asked.
     Reports,
+    /// The log's subscription delivers.
+    Lines(Value, u32),
     /// GitHub's timers.
     Tick,
 }
@@ -78,8 +83,12 @@ pub struct Simulation {
     pub courier: Courier,
     /// A delivery that was answered 5xx, or not at all, is sent again after this.
     pub redelivery: Option<Duration>,
-    /// Whether reports are judged, as the stolen-runner handler will.
+    /// How the lines travel that runners print when they begin a job.
+    pub printer: Printer,
+    /// Whether there is a stolen-runner handler: lines are queued, and reports judged.
     pub judges_reports: bool,
+    /// How many reports ended in the dead-letter queue.
+    pub dead_reports: usize,
     /// The invocations (counted from 1) whose answers are lost on the way: each is made again.
     pub lost_answers: Vec<u64>,
     /// Invocations so far.
@@ -113,7 +122,9 @@ impl Simulation {
             machines: BTreeMap::new(),
             courier: Box::new(|_, _| vec![DELIVERY_TIME]),
             redelivery: Some(Duration::from_secs(300)),
+            printer: Box::new(|_, _| vec![LINE_TIME]),
             judges_reports: false,
+            dead_reports: 0,
             lost_answers: Vec::new(),
             invocations: 0,
             answers: Vec::new(),
@@ -178,6 +189,17 @@ impl Simulation {
     pub fn deliver(&mut self, event: &github::Event, after: Duration) {
         let at = self.now() + after;
         self.push(at, Event::Deliver(Box::new(Delivery { event: event.clone(), attempt: 1 })));
+    }
+
+    /// Something in a runner's machine prints a line to the runners' log. It is delivered by itself.
+    pub fn print(&mut self, line: &str) {
+        if self.judges_reports {
+            let now = self.now();
+            let times = (self.printer)(line, &mut self.world.state().rng);
+            for time in times {
+                self.push(now + time, Event::Lines(log_delivery(&[line]), 0));
+            }
+        }
     }
 
     /// Lets that much time pass.
@@ -249,6 +271,7 @@ impl Simulation {
                 self.push(at + REPORT_PAUSE, Event::Reports);
                 self.receive_reports();
             }
+            Event::Lines(event, tries) => self.lines_arrive(event, tries),
             Event::Tick => {
                 self.push(at + TICK, Event::Tick);
                 self.world.state().github.tick(at);

@@ -11,7 +11,8 @@ use ostler_core::secret::Secret;
 
 use super::{State, World};
 use crate::github::{
-    ApiError, CallError, Caller, GitHub, OwnerKind, Paging, RunnerView, Scope, Status, endpoint,
+    ApiError, CallError, Caller, GitHub, Job, OwnerKind, Paging, RunnerView, Scope, Status,
+    endpoint,
 };
 
 /// Where a secondary limit tells no time (docs: wait at least a minute).
@@ -227,7 +228,70 @@ fn registered(view: &RunnerView) -> Registered {
     }
 }
 
+/// GitHub's record of a job as the domain sees it.
+fn known(job: Job) -> ForgeJob {
+    ForgeJob {
+        status: match job.status {
+            Status::Queued => JobStatus::Queued,
+            Status::InProgress => JobStatus::InProgress,
+            Status::Completed => JobStatus::Completed,
+            Status::Requested | Status::Pending | Status::Waiting => JobStatus::Held,
+        },
+        runner_name: job.runner.map(|runner| runner.name),
+        labels: Labels::new(&job.labels),
+        created: Some(job.created_at),
+    }
+}
+
 impl Forge for World {
+    async fn installed(&self, at: &Repository) -> Result<bool> {
+        self.ask("Forge.installed", |state| {
+            let full_name = at.to_string();
+            let answer = state.github(&Caller::App, "GET", endpoint::REPO_INSTALLATION, |github| {
+                github.installation(&full_name)
+            });
+            match answer {
+                Ok(_) => Ok(true),
+                Err(CallError::Api(error)) if error.status == 404 => Ok(false),
+                Err(error) => Err(state.error(&error, "the installation")),
+            }
+        })
+        .await
+    }
+
+    async fn run_jobs(&self, at: &Repository, run: i64) -> Result<Option<Vec<(JobId, ForgeJob)>>> {
+        self.ask("Forge.run_jobs", |state| {
+            let full_name = at.to_string();
+            let caller = state.caller(&at.owner)?;
+            let now = state.now;
+            let mut found = Vec::new();
+            for page in 1.. {
+                let answer = state.github(&caller, "GET", endpoint::RUN_JOBS, |github| {
+                    github.sees_repository(&caller, &full_name)?;
+                    let paging = Paging::new(Some(page), Some(100));
+                    github.list_all_jobs_of_run(now, &full_name, run.unsigned_abs(), paging)
+                });
+                let listed = match answer {
+                    Ok(listed) => listed,
+                    Err(CallError::Api(error)) if error.status == 404 => return Ok(None),
+                    Err(error) => return Err(state.error(&error, "the jobs of the run")),
+                };
+                let last = page * 100 >= listed.total;
+                found.extend(
+                    listed
+                        .items
+                        .into_iter()
+                        .map(|job| (JobId(i64::try_from(job.id).unwrap_or(i64::MAX)), known(job))),
+                );
+                if last {
+                    break;
+                }
+            }
+            Ok(Some(found))
+        })
+        .await
+    }
+
     async fn job(&self, at: &Repository, id: JobId) -> Result<Option<ForgeJob>> {
         self.ask("Forge.job", |state| {
             let full_name = at.to_string();
@@ -238,17 +302,7 @@ impl Forge for World {
                 github.get_job(now, &full_name, id.0.unsigned_abs())
             });
             match answer {
-                Ok(job) => Ok(Some(ForgeJob {
-                    status: match job.status {
-                        Status::Queued => JobStatus::Queued,
-                        Status::InProgress => JobStatus::InProgress,
-                        Status::Completed => JobStatus::Completed,
-                        Status::Requested | Status::Pending | Status::Waiting => JobStatus::Held,
-                    },
-                    runner_name: job.runner.map(|runner| runner.name),
-                    labels: Labels::new(&job.labels),
-                    created: Some(job.created_at),
-                })),
+                Ok(job) => Ok(Some(known(job))),
                 Err(CallError::Api(error)) if error.status == 404 => {
                     // Whether the repository can be read or not, the token is good: the job is not there.
                     let read = state.github(&caller, "GET", endpoint::REPO, |github| {

@@ -14,7 +14,7 @@ mod plan;
 mod small;
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -79,6 +79,8 @@ pub struct State {
     pub fleet: FleetSetup,
     /// The report queue.
     pub reports: Queue,
+    /// Runners whose next report, sent in a batch, the queue does not take.
+    pub refused_reports: BTreeSet<String>,
     /// What owners are, as GitHub was asked: that is remembered.
     pub(crate) owner_kinds: BTreeMap<String, OwnerKind>,
     /// Executions by name.
@@ -162,6 +164,7 @@ impl World {
                 ec2,
                 fleet,
                 reports: Queue::new(reports),
+                refused_reports: BTreeSet::new(),
                 owner_kinds: BTreeMap::new(),
                 executions: BTreeMap::new(),
                 begun: VecDeque::new(),
@@ -354,16 +357,19 @@ impl ports::Context for World {
     }
 }
 
-impl ports::WebhookContext for World {
+impl ports::ReportContext for World {
     type Configuration = Self;
     type Reports = Self;
-    type Selector = Self;
     fn configuration(&self) -> &Self {
         self
     }
     fn reports(&self) -> &Self {
         self
     }
+}
+
+impl ports::WebhookContext for World {
+    type Selector = Self;
     fn selector(&self) -> &Self {
         self
     }

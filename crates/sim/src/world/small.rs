@@ -64,20 +64,37 @@ impl Handoff for World {
     }
 }
 
+impl State {
+    fn queue(&mut self, report: &Report) -> Result<()> {
+        let message = NewMessage {
+            body: serde_json::to_string(report)
+                .map_err(|error| Error::Permanent(error.to_string()))?,
+            group: Some(report.group()),
+            deduplication_id: Some(report.deduplication_id()),
+            ..NewMessage::default()
+        };
+        match self.reports.send(self.now, message, &mut self.rng) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Error::Permanent(format!("the report queue: {error:?}"))),
+        }
+    }
+}
+
 impl ReportQueue for World {
     async fn send(&self, report: &Report) -> Result<()> {
-        self.ask("Reports.send", |state| {
-            let message = NewMessage {
-                body: serde_json::to_string(report)
-                    .map_err(|error| Error::Permanent(error.to_string()))?,
-                group: Some(report.group()),
-                deduplication_id: Some(report.deduplication_id()),
-                ..NewMessage::default()
-            };
-            match state.reports.send(state.now, message, &mut state.rng) {
-                Ok(_) => Ok(()),
-                Err(error) => Err(Error::Permanent(format!("the report queue: {error:?}"))),
+        self.ask("Reports.send", |state| state.queue(report)).await
+    }
+
+    async fn send_batch(&self, reports: &[Report]) -> Result<Vec<usize>> {
+        self.ask("Reports.send_batch", |state| {
+            let mut refused = Vec::new();
+            for (place, report) in reports.iter().enumerate() {
+                if state.refused_reports.remove(&report.runner_name) || state.queue(report).is_err()
+                {
+                    refused.push(place);
+                }
             }
+            Ok(refused)
         })
         .await
     }
@@ -118,8 +135,8 @@ impl Selector for World {
 }
 
 impl Telemetry for World {
-    fn count(&self, metric: &'static str, by: Option<(&'static str, &str)>, value: f64) {
-        let dimension = by.map(|(_, value)| value.to_owned()).unwrap_or_default();
+    fn count_by(&self, metric: &'static str, by: &[(&'static str, &str)], value: f64) {
+        let dimension = by.iter().map(|(_, value)| *value).collect::<Vec<_>>().join(",");
         *self.state().metrics.entry((metric, dimension)).or_default() += value;
     }
 }

@@ -1,0 +1,221 @@
+//! Use case: which runner took which job. Lines that runners print are queued as reports; reports, the
+//! webhook's and those, are judged a minute later, and a job that waits in vain gets another runner.
+//!
+//! Invariants: a line, which any job can forge, accounts for no runner and starts none by itself; it only
+//! makes us look at what GitHub says. A record that can't be used affects itself only. Judging is
+//! idempotent: any record may come any number of times.
+
+mod delivery;
+mod judgement;
+mod record;
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use tracing::{error, info, warn};
+
+pub use delivery::{Delivery, report_in, shown};
+pub use record::Record;
+
+use crate::debts::Debts;
+use crate::error::{Error, Result};
+use crate::ports::{Configuration, MAX_REPORT_BATCH, ReportContext, ReportQueue, Telemetry};
+use crate::report::Report;
+
+/// Reports of one delivery that are queued. A delivery is of one log stream, hence of one runner; more
+/// reports are a job's work.
+const MAX_REPORTS: usize = 1000;
+
+/// Lines of one delivery that are logged as unreadable; the metric counts all.
+const MAX_WARNINGS: usize = 100;
+
+/// Runners named in the error of a delivery that could not be queued.
+const MAX_NAMED: usize = 20;
+
+/// Receives after which a report that only a line speaks for is given up, if it still can't be judged: the
+/// next one would put it in the dead-letter queue, which is for what an operator can mend.
+const MAX_LINE_RECEIVES: u32 = 4;
+
+/// Handles one Lambda event: a delivery of CloudWatch Logs, or a batch of SQS records. `may_begin` says
+/// whether there is time to begin something; what is left is answered as failed.
+pub async fn handle<C: ReportContext>(
+    context: &C,
+    event: &Value,
+    may_begin: impl Fn() -> bool,
+) -> Result<Value> {
+    if let Some(data) = event.pointer("/awslogs/data").and_then(Value::as_str) {
+        return receive(context, data, may_begin).await.map(|()| Value::Null);
+    }
+    let Some(records) = event.get("Records").and_then(Value::as_array) else {
+        return Err(Error::Permanent(
+            "the event is neither a CloudWatch Logs delivery (awslogs.data, a text) nor a batch of SQS \
+             records (Records, a list)"
+                .into(),
+        ));
+    };
+    let records = records.iter().map(Record::read).collect::<Result<Vec<_>>>()?;
+    let failed = judge(context, &records, may_begin).await?;
+    let failed: Vec<_> = failed.iter().map(|id| json!({ "itemIdentifier": id })).collect();
+    Ok(json!({ "batchItemFailures": failed }))
+}
+
+/// Queues the reports of a delivery. An error has CloudWatch Logs deliver it again: a lost report is a
+/// missed theft.
+async fn receive<C: ReportContext>(
+    context: &C,
+    data: &str,
+    may_begin: impl Fn() -> bool,
+) -> Result<()> {
+    let telemetry = context.telemetry();
+    let delivery =
+        Delivery::unpack(data).inspect_err(|_| telemetry.count("DeliveryUnreadable", None, 1.0))?;
+    match delivery.kind.as_str() {
+        "DATA_MESSAGE" => {}
+        // CloudWatch Logs tries whether we can be reached.
+        "CONTROL_MESSAGE" => return Ok(()),
+        other => {
+            warn!(kind = shown(other), "ignored a log delivery of an unknown kind");
+            return Ok(());
+        }
+    }
+    let reports = reports(context, &delivery);
+    let mut unsent = Vec::new();
+    for batch in reports.chunks(MAX_REPORT_BATCH) {
+        unsent.extend(send(context, batch, &may_begin).await);
+    }
+    let queued = reports.len() - unsent.len();
+    info!(group = delivery.group, stream = delivery.stream, queued, "queued runners' reports");
+    telemetry.count("ReportQueued", None, as_count(queued));
+    if unsent.is_empty() {
+        return Ok(());
+    }
+    let named = unsent.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
+    Err(Error::Transient(format!("{} reports could not be queued: of {named}", unsent.len())))
+}
+
+/// The reports of a delivery's lines: one per runner, and not more than [`MAX_REPORTS`].
+fn reports<C: ReportContext>(context: &C, delivery: &Delivery) -> Vec<Report> {
+    let (group, stream) = (&delivery.group, &delivery.stream);
+    let mut reports: Vec<Report> = Vec::new();
+    let mut seen = HashSet::new();
+    let (mut unparsable, mut beyond) = (0, 0);
+    for line in &delivery.lines {
+        let Some(report) = line.as_deref().and_then(report_in) else {
+            unparsable += 1;
+            if unparsable <= MAX_WARNINGS {
+                let message = line.as_deref().map(shown);
+                warn!(group, stream, message, "a runner's report can't be read");
+            }
+            continue;
+        };
+        if seen.contains(&report.runner_name) {
+            warn!(group, stream, runner = report.runner_name, "reported before in this delivery");
+        } else if reports.len() == MAX_REPORTS {
+            beyond += 1;
+        } else {
+            seen.insert(report.runner_name.clone());
+            reports.push(report);
+        }
+    }
+    if unparsable > 0 {
+        context.telemetry().count("ReportUnparsable", None, as_count(unparsable));
+    }
+    if unparsable > MAX_WARNINGS {
+        warn!(group, stream, unparsable, "more reports can't be read");
+    }
+    if beyond > 0 {
+        warn!(group, stream, beyond, "more reports than one delivery may bring: dropped");
+        context.telemetry().count("ReportBeyondLimit", None, as_count(beyond));
+    }
+    reports
+}
+
+/// Sends a batch, and what the queue did not take once more. Answers the runners whose reports are not
+/// queued.
+async fn send<'a, C: ReportContext>(
+    context: &C,
+    batch: &'a [Report],
+    may_begin: &impl Fn() -> bool,
+) -> Vec<&'a str> {
+    let mut left: Vec<&Report> = batch.iter().collect();
+    for _ in 0..2 {
+        if left.is_empty() || !may_begin() {
+            break;
+        }
+        let sent: Vec<Report> = left.iter().copied().cloned().collect();
+        match context.reports().send_batch(&sent).await {
+            Ok(refused) => {
+                left = refused.into_iter().filter_map(|place| left.get(place).copied()).collect();
+            }
+            Err(failure) => warn!(%failure, reports = left.len(), "a batch could not be queued"),
+        }
+    }
+    left.into_iter().map(|report| report.runner_name.as_str()).collect()
+}
+
+/// Judges a batch. Answers the ids of the records that have to come again.
+async fn judge<'a, C: ReportContext>(
+    context: &C,
+    records: &'a [Record],
+    may_begin: impl Fn() -> bool,
+) -> Result<Vec<&'a str>> {
+    let settings = context.configuration().settings().await?;
+    let debts = Debts::new(context, &settings)?;
+    let mut failed = Vec::new();
+    let mut stopped = HashSet::new();
+    for record in records {
+        let report = match record.report() {
+            Ok(report) => report,
+            Err(reason) => {
+                error!(message = record.id, reason, "a message of the report queue can't be used");
+                context.telemetry().count("ReportUnusable", None, 1.0);
+                continue;
+            }
+        };
+        // In a FIFO queue what follows a failed message must not be handled before it.
+        let group = record.group.clone().unwrap_or_else(|| report.group());
+        if stopped.contains(&group) || !may_begin() {
+            failed.push(record.id.as_str());
+            stopped.insert(group);
+            continue;
+        }
+        let comes_again =
+            match judgement::judge(context, &settings, &debts, &report, record.receives).await {
+                Ok(judgement::Finding::Later(_))
+                    if report.job_id.is_none() && record.receives >= MAX_LINE_RECEIVES =>
+                {
+                    info!(
+                        runner = report.runner_name,
+                        repo = report.repo,
+                        "a line's report is given up"
+                    );
+                    context.telemetry().count("ReportGivenUp", None, 1.0);
+                    continue;
+                }
+                Ok(judgement::Finding::Later(reason)) => {
+                    info!(message = record.id, runner = report.runner_name, reason, "judged later");
+                    true
+                }
+                Ok(judgement::Finding::Done) => false,
+                Err(failure) => {
+                    error!(message = record.id, ?report, %failure, "a report could not be judged");
+                    context.telemetry().count("ReportFailed", None, 1.0);
+                if matches!(failure, Error::Permanent(_)) {
+                    context.telemetry().count("ConfigurationError", None, 1.0);
+                }
+                    true
+                }
+            };
+        if comes_again {
+            failed.push(record.id.as_str());
+            stopped.insert(group);
+        }
+    }
+    Ok(failed)
+}
+
+/// Counts are small.
+#[allow(clippy::cast_precision_loss, reason = "far below 2^52")]
+fn as_count(number: usize) -> f64 {
+    number as f64
+}
