@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 8] = [
+const DOCUMENTS: [&str; 9] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
@@ -16,6 +16,7 @@ const DOCUMENTS: [&str; 8] = [
     "docs/operations.md",
     "functions/webhook/events/README.md",
     "functions/orchestrator/events/README.md",
+    "functions/stolen-runner/events/README.md",
 ];
 
 fn root() -> PathBuf {

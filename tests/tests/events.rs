@@ -11,6 +11,7 @@ use ostler_core::job::JobId;
 use ostler_core::names::NameKey;
 use ostler_core::runner::{Outcome, Step, StepEvent};
 use ostler_core::secret::Secret;
+use ostler_core::stolen::{Delivery, Record, report_in};
 use ostler_core::webhook::{Payload, Request, sign, verify};
 use serde_json::{Map, Value};
 
@@ -150,6 +151,27 @@ fn example_steps_are_read_whole() {
     }
 }
 
+#[test]
+fn example_reports_are_read_whole() {
+    let events = events("stolen-runner");
+    assert_eq!(events.keys().collect::<Vec<_>>(), ["line", "probe", "reports"]);
+    let unpacked = |name: &str| {
+        Delivery::unpack(events[name].pointer("/awslogs/data").unwrap().as_str().unwrap()).unwrap()
+    };
+    let read = report_in(unpacked("line").lines[0].as_deref().unwrap()).unwrap();
+    assert_eq!((read.runner_name.as_str(), read.job_id), (runner().as_str(), None));
+    assert_eq!(unpacked("probe").kind, "CONTROL_MESSAGE");
+    let records = events["reports"]["Records"].as_array().unwrap();
+    let records: Vec<_> = records.iter().map(|record| Record::read(record).unwrap()).collect();
+    let reports: Vec<_> = records.iter().map(|record| record.report().unwrap()).collect();
+    for (record, report) in records.iter().zip(&reports) {
+        assert_eq!(record.group.as_deref(), Some(report.group().as_str()));
+        assert_eq!(report.runner_name, runner());
+    }
+    assert_eq!((reports[0].job_id, reports[1].job_id), (Some(JOB), None));
+    assert_eq!(reports[1], read, "the line's report");
+}
+
 fn holds(read: &Value, written: &Map<String, Value>) -> bool {
     written.iter().all(|(key, value)| read[key] == *value)
 }
@@ -168,9 +190,11 @@ fn cargo_lambda_knows_the_functions_as_the_template_does() {
         .unwrap();
     assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
     let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
-    for (package, resource) in
-        [("ostler-webhook", "WebhookFunction"), ("ostler-orchestrator", "OrchestratorFunction")]
-    {
+    for (package, resource) in [
+        ("ostler-webhook", "WebhookFunction"),
+        ("ostler-orchestrator", "OrchestratorFunction"),
+        ("ostler-stolen-runner", "StolenRunnerFunction"),
+    ] {
         let packages = metadata["packages"].as_array().unwrap();
         let lambda =
             &packages.iter().find(|found| found["name"] == package).unwrap()["metadata"]["lambda"];

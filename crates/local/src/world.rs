@@ -31,6 +31,8 @@ const DEPLOY_TIMEOUT: Duration = Duration::from_secs(300);
 /// `aws cloudformation deploy` sends a template of this size or more through S3.
 /// Source: CloudFormation quotas, "Template body size in a request".
 const TEMPLATE_BYTES_MAX: u64 = 51_200;
+/// The functions: `ostler-<name>` is the binary, `<name>.zip` the code.
+const FUNCTIONS: [&str; 3] = ["webhook", "orchestrator", "stolen-runner"];
 /// Where the functions' zips and large templates go.
 const BUCKET: &str = "ostler-code";
 /// The stacks' names.
@@ -52,9 +54,9 @@ pub struct WorldConfig {
     pub scale: f64,
     /// Virtual environment with moto and the AWS CLI.
     pub venv: PathBuf,
-    /// Where `ostler-webhook` and `ostler-orchestrator` are.
+    /// Where the functions' binaries are, `ostler-webhook` and the others.
     pub bin_dir: PathBuf,
-    /// Where `webhook.zip` and `orchestrator.zip` are, to be deployed instead of the binaries.
+    /// Where the functions' zips are, `webhook.zip` and the others, to be deployed instead.
     pub zips: Option<PathBuf>,
     /// The repository's root, for its templates.
     pub root: PathBuf,
@@ -333,7 +335,7 @@ impl World {
         self.bucket().await?;
         let mut hash = Sha256::new();
         let mut zips = Vec::new();
-        for name in ["webhook", "orchestrator"] {
+        for name in FUNCTIONS {
             let (path, made_by) = match &self.config.zips {
                 Some(zips) => (zips.join(format!("{name}.zip")), "make build"),
                 None => {

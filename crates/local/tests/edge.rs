@@ -238,7 +238,7 @@ async fn a_stack_works_as_on_aws() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_stacks_are_installed() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["ostler-webhook", "ostler-orchestrator"] {
+    for name in ["ostler-webhook", "ostler-orchestrator", "ostler-stolen-runner"] {
         std::fs::write(
             dir.path().join(name),
             FUNCTION.replace("os.environ[\"GREETING\"]", "\"hi\""),

@@ -182,6 +182,16 @@ fn each_function_gets_the_variables_that_it_asks_for() {
             "OSTLER_TEMPLATE_SPOT": "lt-0123456789SpotTemplate:12345",
         })
     );
+    assert_eq!(
+        stack.properties("StolenRunnerFunction")["Environment"]["Variables"],
+        json!({
+            "OSTLER_PREFIX": "/ostler",
+            "OSTLER_STATE_MACHINE_ARN": machine,
+            "OSTLER_LEDGER_TABLE": "stack-LedgerTable-ABCDEFGHIJKLM",
+            "OSTLER_REPORT_QUEUE_URL":
+                "https://sqs.eu-west-1.amazonaws.com/111122223333/stack-reports.fifo",
+        })
+    );
     // The ARN is put together from the name, because a reference would be a circle.
     assert_eq!(stack.properties("StateMachine")["StateMachineName"], "stack-orchestrator");
 }
@@ -306,9 +316,11 @@ fn cp_02_functions_run_a_bootstrap_of_the_chosen_architecture() {
         &template,
         &[("CodePrefix", "b1/"), ("Architecture", "x86_64"), ("CodeBucket", "code")],
     );
-    for (id, name, seconds) in
-        [("WebhookFunction", "webhook", 15), ("OrchestratorFunction", "orchestrator", 60)]
-    {
+    for (id, name, seconds) in [
+        ("WebhookFunction", "webhook", 15),
+        ("OrchestratorFunction", "orchestrator", 60),
+        ("StolenRunnerFunction", "stolen-runner", 120),
+    ] {
         let properties = stack.properties(id);
         assert_eq!(properties["FunctionName"], format!("stack-{name}"));
         assert_eq!(
@@ -389,6 +401,46 @@ fn sq_05_a_bad_message_never_repeats_its_whole_batch() {
     let good = of(json!({"FunctionResponseTypes": ["ReportBatchItemFailures"]}));
     assert!(mappings_without_partial_failures(&good).is_empty());
     assert!(mappings_without_partial_failures(&template("infra/control.yaml")).is_empty());
+}
+
+#[test]
+fn b11_reports_that_can_not_be_judged_are_kept_for_a_fortnight_with_an_alarm() {
+    let template = template("infra/control.yaml");
+    let stack = Stack::new(&template, &[]);
+    let redrive = &stack.properties("ReportQueue")["RedrivePolicy"];
+    assert_eq!(redrive["maxReceiveCount"], 5);
+    assert_eq!(stack.properties("ReportDeadLetterQueue")["MessageRetentionPeriod"], 14 * 86_400);
+    let alarm = stack.properties("ReportDeadLetterAlarm");
+    assert_eq!(
+        (&alarm["MetricName"], &alarm["Threshold"]),
+        (&json!("ApproximateNumberOfMessagesVisible"), &json!(1))
+    );
+}
+
+/// The function is fed by the report queue in batches of ten, and by the runners' log, of this account alone.
+#[test]
+fn s7_ls_08_reports_and_lines_reach_the_stolen_runner_function() {
+    let template = template("infra/control.yaml");
+    let stack = Stack::new(&template, &[]);
+    let mapping = &template["Resources"]["StolenRunnerReports"]["Properties"];
+    assert_eq!(mapping["EventSourceArn"], json!({"Fn::GetAtt": ["ReportQueue", "Arn"]}));
+    assert_eq!(mapping["FunctionName"], json!({"Ref": "StolenRunnerFunction"}));
+    assert_eq!(mapping["BatchSize"], 10);
+    let function = stack.properties("StolenRunnerFunction");
+    assert_eq!(function["Timeout"], 120);
+    let visibility = stack.properties("ReportQueue")["VisibilityTimeout"].as_u64().unwrap();
+    assert!(visibility >= 120, "a message shows itself again only when its function has ended");
+    // One filter, under a name that stays: a group has room for two, and a new one is made before the old one goes.
+    let filters = resources(&template, "AWS::Logs::SubscriptionFilter");
+    assert_eq!(filters.keys().collect::<Vec<_>>(), [&"StolenRunnerLines"]);
+    let filter = filters["StolenRunnerLines"];
+    assert_eq!(filter["DependsOn"], "StolenRunnerLinesPermission");
+    assert_eq!(filter["Properties"]["LogGroupName"], json!({"Ref": "RunnerLogs"}));
+    assert_eq!(filter["Properties"]["FilterPattern"], "\"CDKGHR JOB RUNNER=\"");
+    let permission = &template["Resources"]["StolenRunnerLinesPermission"]["Properties"];
+    assert_eq!(permission["Principal"], "logs.amazonaws.com");
+    assert_eq!(permission["SourceArn"], json!({"Fn::GetAtt": ["RunnerLogs", "Arn"]}));
+    assert_eq!(permission["SourceAccount"], json!({"Ref": "AWS::AccountId"}));
 }
 
 #[test]
@@ -477,6 +529,7 @@ fn alarms_see_each_way_to_fail_and_notify_only_where_someone_listens() {
     for expected in [
         "Errors WebhookFunction",
         "Errors OrchestratorFunction",
+        "Errors StolenRunnerFunction",
         "Throttles WebhookFunction",
         "Url5xxCount WebhookFunction",
         "ExecutionsFailed StateMachine",

@@ -266,21 +266,26 @@ fn each_function_reads_its_parameters_and_no_others() {
         let arn = format!("arn:aws:ssm:eu-west-1:111122223333:parameter/ostler/{name}");
         may(&stack, role, "ssm:GetParameters", &arn, &[])
     };
+    for shared in ["tiers", "app", "app-private-key", "name-key"] {
+        assert!(reads("StolenRunnerRole", &format!("control/{shared}")), "{shared}");
+    }
     for shared in ["tiers", "app", "apps", "app-private-key", "name-key"] {
         assert!(reads("WebhookRole", &format!("control/{shared}")), "{shared}");
         assert!(reads("OrchestratorRole", &format!("control/{shared}")), "{shared}");
     }
     for secret in ["webhook-secret", "webhook-secret-previous"] {
         assert!(reads("WebhookRole", &format!("control/{secret}")));
-        assert!(
-            !reads("OrchestratorRole", &format!("control/{secret}")),
-            "only the webhook checks signatures"
-        );
+        for role in ["OrchestratorRole", "StolenRunnerRole"] {
+            assert!(
+                !reads(role, &format!("control/{secret}")),
+                "only the webhook checks signatures"
+            );
+        }
     }
     // Images' parameters belong to whoever builds images; they must not lead to the App's key.
     assert!(reads("OrchestratorRole", "images/ubuntu-x64"));
     assert!(!reads("WebhookRole", "images/ubuntu-x64"));
-    for role in ["WebhookRole", "OrchestratorRole"] {
+    for role in ["WebhookRole", "OrchestratorRole", "StolenRunnerRole"] {
         assert!(
             !reads(role, "control/anything-else") && !reads(role, "../other/control/tiers"),
             "{role}"
@@ -298,7 +303,7 @@ fn executions_are_started_and_looked_up_only_on_this_stacks_machine() {
     let stack = stack(&template);
     let arn =
         |kind: &str, rest: &str| format!("arn:aws:states:eu-west-1:111122223333:{kind}:{rest}");
-    for role in ["WebhookRole", "OrchestratorRole"] {
+    for role in ["WebhookRole", "OrchestratorRole", "StolenRunnerRole"] {
         let may = |action: &str, resource: &str| may(&stack, role, action, resource, &[]);
         assert!(may("states:StartExecution", &arn("stateMachine", "stack-orchestrator")));
         assert!(!may("states:StartExecution", &arn("stateMachine", "other-orchestrator")));
@@ -309,6 +314,23 @@ fn executions_are_started_and_looked_up_only_on_this_stacks_machine() {
         assert!(!may("states:DescribeExecution", &arn("execution", "other:app-1-0123")));
         assert!(!may("states:StopExecution", &arn("execution", "stack-orchestrator:app-1-0123")));
     }
+}
+
+#[test]
+fn the_stolen_runner_function_may_do_what_it_does_and_no_more() {
+    let template = template("infra/control.yaml");
+    let stack = stack(&template);
+    let may = |action: &str, resource: &str| may(&stack, "StolenRunnerRole", action, resource, &[]);
+    let queue = &stack.values["ReportQueue.Arn"];
+    for action in ["SendMessage", "ReceiveMessage", "DeleteMessage", "GetQueueAttributes"] {
+        assert!(may(&format!("sqs:{action}"), queue), "{action}");
+        assert!(!may(&format!("sqs:{action}"), &stack.values["ReportDeadLetterQueue.Arn"]));
+    }
+    assert!(may("dynamodb:UpdateItem", &stack.values["LedgerTable.Arn"]));
+    assert!(!may("dynamodb:GetItem", &stack.values["HandoffTable.Arn"]), "no registration is its");
+    let actions = allowed(&statements(&stack, "StolenRunnerRole"));
+    assert!(!actions.iter().any(|action| action.starts_with("ec2:")), "{actions:?}");
+    assert!(!actions.iter().any(|action| action.contains('*')), "{actions:?}");
 }
 
 #[test]
@@ -371,7 +393,7 @@ fn no_role_is_wider_than_it_must_be() {
     let roles = resources(&template, "AWS::IAM::Role");
     assert_eq!(
         roles.keys().copied().collect::<Vec<_>>(),
-        ["OrchestratorRole", "RunnerRole", "StateMachineRole", "WebhookRole"]
+        ["OrchestratorRole", "RunnerRole", "StateMachineRole", "StolenRunnerRole", "WebhookRole"]
     );
     for (role, resource) in roles {
         let properties = &resource["Properties"];
