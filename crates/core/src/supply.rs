@@ -125,6 +125,11 @@ impl<'a> Facts<'a> {
         Ok(self.execution(&base)?.map(|_| base))
     }
 
+    fn started_for(&self, runner: &str, id: JobId) -> Result<bool, Need> {
+        let input = self.execution(runner)?.and_then(|execution| execution.input.as_ref());
+        Ok(input.and_then(RunnerInput::job) == Some(id))
+    }
+
     /// The labels of a job's runner as another system has recorded them in the ledger: without its name.
     /// Nothing more can be known of that runner than that it was started.
     fn foreign(&self, id: JobId) -> Option<&Labels> {
@@ -143,8 +148,18 @@ impl<'a> Facts<'a> {
     ) -> Result<bool, Need> {
         let mut at = job.clone();
         for _ in 0..MAX_CHAIN {
-            let Some(name) = self.latest(&at)? else {
-                return Ok(self.foreign(at.id).is_some_and(|labels| labels.cover_foreign(wanted)));
+            let name = match self.latest(&at)? {
+                Some(name) => name,
+                // Another system records no runners' names. Of the job itself the lost one is known, which
+                // is none any more; of a job on the way nothing is, but that its runner was started.
+                None => match except {
+                    Some(lost) if at.id == job.id && self.started_for(lost, job.id)? => lost.into(),
+                    _ if at.id == job.id => return Ok(false),
+                    _ => {
+                        let labels = self.foreign(at.id);
+                        return Ok(labels.is_some_and(|labels| labels.cover_foreign(wanted)));
+                    }
+                },
             };
             if self.available(&name, except)? {
                 let input = self.execution(&name)?.and_then(|execution| execution.input.as_ref());
@@ -337,16 +352,23 @@ mod tests {
     fn a_job_recorded_by_another_system_is_supply_by_its_labels() {
         let world = Small { key: key() };
         let mut facts = world.facts(1);
-        facts.runners.insert(world.name(1), ran(9));
         facts.executions.insert(world.name(9), None);
         let record = |labels| JobRecord {
             runner_labels: Some(Labels::from_joined(labels)),
             ..JobRecord::default()
         };
+        // Of job 1 no runner's name is known either, but that it was started as "theirs" and is lost.
+        facts.jobs.insert(JobId(1), Some(record("a")));
+        facts.executions.insert(world.name(1), None);
+        facts.executions.insert("theirs".into(), Some(running(input(1, "a", "a"))));
+        facts.runners.insert("theirs".into(), RunnerRecord { ran: Ran::Taken, ..ran(9) });
+        let theirs = Some("theirs");
+        assert_eq!(facts.supply(&job(1), &Labels::new(["a"]), theirs), Ok(false), "stolen");
+        facts.runners.insert("theirs".into(), ran(9));
         for (labels, supplied) in [("a,x64", true), ("b", false), ("", false)] {
             facts.jobs.insert(JobId(9), Some(record(labels)));
             let wanted = Labels::new(["self-hosted", "a"]);
-            assert_eq!(facts.supply(&job(1), &wanted, None), Ok(supplied), "{labels}");
+            assert_eq!(facts.supply(&job(1), &wanted, theirs), Ok(supplied), "{labels}");
             assert_eq!(
                 facts.too_early(&job(9), &input(9, "", "").repository(), |_| true, |_| true),
                 Ok(false),

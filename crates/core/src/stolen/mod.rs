@@ -103,8 +103,8 @@ fn reports<C: ReportContext>(context: &C, delivery: &Delivery) -> Vec<Report> {
         let Some(report) = line.as_deref().and_then(report_in) else {
             unparsable += 1;
             if unparsable <= MAX_WARNINGS {
-                let message = line.as_deref().map(shown);
-                warn!(group, stream, message, "a runner's report can't be read");
+                let line = line.as_deref().map(shown);
+                warn!(group, stream, line, "a runner's report can't be read");
             }
             continue;
         };
@@ -167,7 +167,10 @@ async fn judge<'a, C: ReportContext>(
         let report = match record.report() {
             Ok(report) => report,
             Err(reason) => {
-                error!(message = record.id, reason, "a message of the report queue can't be used");
+                error!(
+                    message_id = record.id,
+                    reason, "a message of the report queue can't be used"
+                );
                 context.telemetry().count("ReportUnusable", None, 1.0);
                 continue;
             }
@@ -179,33 +182,40 @@ async fn judge<'a, C: ReportContext>(
             stopped.insert(group);
             continue;
         }
-        let comes_again =
-            match judgement::judge(context, &settings, &debts, &report, record.receives).await {
-                Ok(judgement::Finding::Later(_))
-                    if report.job_id.is_none() && record.receives >= MAX_LINE_RECEIVES =>
-                {
-                    info!(
-                        runner = report.runner_name,
-                        repo = report.repo,
-                        "a line's report is given up"
-                    );
-                    context.telemetry().count("ReportGivenUp", None, 1.0);
-                    continue;
-                }
-                Ok(judgement::Finding::Later(reason)) => {
-                    info!(message = record.id, runner = report.runner_name, reason, "judged later");
-                    true
-                }
-                Ok(judgement::Finding::Done) => false,
-                Err(failure) => {
-                    error!(message = record.id, ?report, %failure, "a report could not be judged");
-                    context.telemetry().count("ReportFailed", None, 1.0);
+        let comes_again = match judgement::judge(
+            context,
+            &settings,
+            &debts,
+            &report,
+            record.receives,
+        )
+        .await
+        {
+            Ok(judgement::Finding::Later(_))
+                if report.job_id.is_none() && record.receives >= MAX_LINE_RECEIVES =>
+            {
+                info!(
+                    runner = report.runner_name,
+                    repo = report.repo,
+                    "a line's report is given up"
+                );
+                context.telemetry().count("ReportGivenUp", None, 1.0);
+                continue;
+            }
+            Ok(judgement::Finding::Later(reason)) => {
+                info!(message_id = record.id, runner = report.runner_name, reason, "judged later");
+                true
+            }
+            Ok(judgement::Finding::Done) => false,
+            Err(failure) => {
+                error!(message_id = record.id, ?report, %failure, "a report could not be judged");
+                context.telemetry().count("ReportFailed", None, 1.0);
                 if matches!(failure, Error::Permanent(_)) {
                     context.telemetry().count("ConfigurationError", None, 1.0);
                 }
-                    true
-                }
-            };
+                true
+            }
+        };
         if comes_again {
             failed.push(record.id.as_str());
             stopped.insert(group);

@@ -65,6 +65,22 @@ pub struct Execution {
 }
 
 impl Execution {
+    /// One that begins now, by whomever it was started.
+    pub fn begun(name: &str, input: Value, now: Timestamp) -> Self {
+        Self {
+            name: name.into(),
+            data: input.clone(),
+            input,
+            started: now,
+            status: Status::Running,
+            ended: None,
+            at: String::new(),
+            entered: Vec::new(),
+            retries: 0,
+            tried: Vec::new(),
+        }
+    }
+
     /// State transitions as they are billed: states entered, and tries again.
     pub fn transitions(&self) -> usize {
         self.entered.len() + usize::try_from(self.retries).unwrap_or(usize::MAX)
@@ -105,21 +121,7 @@ impl Executions for World {
             }
             let started = state.now;
             state.begun.push_back(name.into());
-            state.executions.insert(
-                name.into(),
-                Execution {
-                    name: name.into(),
-                    data: input.clone(),
-                    input,
-                    started,
-                    status: Status::Running,
-                    ended: None,
-                    at: String::new(),
-                    entered: Vec::new(),
-                    retries: 0,
-                    tried: Vec::new(),
-                },
-            );
+            state.executions.insert(name.into(), Execution::begun(name, input, started));
             Ok(Start::Accepted { started })
         })
         .await

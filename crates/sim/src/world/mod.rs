@@ -14,7 +14,7 @@ mod plan;
 mod small;
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -79,8 +79,8 @@ pub struct State {
     pub fleet: FleetSetup,
     /// The report queue.
     pub reports: Queue,
-    /// Runners whose next report, sent in a batch, the queue does not take.
-    pub refused_reports: BTreeSet<String>,
+    /// Of which runners the queue does not take the next reports sent in a batch, and how many.
+    pub refused_reports: BTreeMap<String, u32>,
     /// What owners are, as GitHub was asked: that is remembered.
     pub(crate) owner_kinds: BTreeMap<String, OwnerKind>,
     /// Executions by name.
@@ -164,7 +164,7 @@ impl World {
                 ec2,
                 fleet,
                 reports: Queue::new(reports),
-                refused_reports: BTreeSet::new(),
+                refused_reports: BTreeMap::new(),
                 owner_kinds: BTreeMap::new(),
                 executions: BTreeMap::new(),
                 begun: VecDeque::new(),

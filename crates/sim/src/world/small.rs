@@ -89,8 +89,10 @@ impl ReportQueue for World {
         self.ask("Reports.send_batch", |state| {
             let mut refused = Vec::new();
             for (place, report) in reports.iter().enumerate() {
-                if state.refused_reports.remove(&report.runner_name) || state.queue(report).is_err()
-                {
+                let left = state.refused_reports.entry(report.runner_name.clone()).or_default();
+                let refuses = *left > 0;
+                *left = left.saturating_sub(1);
+                if refuses || state.queue(report).is_err() {
                     refused.push(place);
                 }
             }

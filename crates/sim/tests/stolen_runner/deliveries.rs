@@ -1,0 +1,350 @@
+//! Events as they come: lines to the queue, and batches of reports.
+
+use std::cell::Cell;
+
+use ostler_core::error::Error;
+use ostler_core::stolen;
+use ostler_sim::simulation::{log_delivery, packed};
+use ostler_sim::world::{Plan, Strike};
+use serde_json::{Value, json};
+
+use crate::scene::{Scene, logged, record};
+
+fn line(runner: &str) -> String {
+    format!("CDKGHR JOB RUNNER={runner} REPO=acme/widgets WORKFLOW_ID=9")
+}
+
+/// Bodies, groups and deduplication ids of what the queue holds, once it shows it.
+fn queue(scene: &Scene) -> Vec<(Value, String)> {
+    scene.world.pass(std::time::Duration::from_secs(61));
+    let mut state = scene.world.state();
+    let state = &mut *state;
+    let mut all = Vec::new();
+    loop {
+        let (received, _) = state.reports.receive(state.now, 10, None, &mut state.rng).unwrap();
+        if received.is_empty() {
+            return all;
+        }
+        for message in received {
+            let body = serde_json::from_str(&message.body).unwrap();
+            all.push((body, message.group.unwrap()));
+            assert_eq!(message.deduplication_id.as_ref(), all.last().map(|(_, group)| group));
+        }
+    }
+}
+
+fn failures(answer: &Value) -> Vec<&str> {
+    let failures = answer["batchItemFailures"].as_array().unwrap();
+    failures.iter().map(|failure| failure["itemIdentifier"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn s1_b1_events_are_told_apart_and_anything_else_is_an_error_that_says_what_was_expected() {
+    let scene = Scene::new();
+    assert_eq!(scene.deliver(&[&line("w")]).unwrap(), Value::Null);
+    assert_eq!(scene.handle(&json!({"Records": []})).unwrap(), json!({"batchItemFailures": []}));
+    for event in [
+        json!({}),
+        json!(null),
+        json!([]),
+        json!("x"),
+        json!({"awslogs": null}),
+        json!({"awslogs": {"data": 7}}),
+        json!({"Records": {}}),
+        json!({"Records": null}),
+        json!({"Records": ["x"]}),
+    ] {
+        let error = scene.handle(&event).unwrap_err();
+        assert!(matches!(error, Error::Permanent(_)), "{event}: {error:?}");
+        assert!(
+            error.to_string().contains("expected") || error.to_string().contains("awslogs.data")
+        );
+    }
+}
+
+#[test]
+fn s2_ls_02_a_delivery_that_can_not_be_unpacked_fails_and_is_counted() {
+    let scene = Scene::new();
+    for event in [
+        json!({"awslogs": {"data": "%%%"}}),
+        json!({"awslogs": {"data": "aGVsbG8="}}),
+        packed(b"not json"),
+        packed(&vec![b' '; 17 << 20]),
+    ] {
+        assert!(scene.handle(&event).is_err());
+    }
+    assert!((scene.world.metric("DeliveryUnreadable") - 4.0).abs() < 0.1);
+    assert_eq!(scene.queued(), 0);
+}
+
+#[test]
+fn b2_ls_01_a_control_message_is_acknowledged_without_a_word() {
+    let scene = Scene::new();
+    let probe = json!({"messageType": "CONTROL_MESSAGE", "logGroup": "", "logStream": "",
+        "logEvents": [{"id": "", "message": line("w")},
+            {"message": "CWL CONTROL MESSAGE: Checking health of destination"}]});
+    let lines = logged(|| {
+        assert_eq!(scene.handle(&packed(probe.to_string().as_bytes())).unwrap(), Value::Null);
+    });
+    assert!(lines.is_empty(), "{lines:?}");
+    assert_eq!((scene.queued(), scene.world.count("", "Reports")), (0, 0));
+    let other = json!({"messageType": "NEW", "logEvents": [{"message": line("w")}]});
+    assert!(scene.handle(&packed(other.to_string().as_bytes())).is_ok());
+    assert_eq!(scene.queued(), 0, "not known what it means");
+}
+
+#[test]
+fn s3_b3_ls_05_a_line_that_can_not_be_read_costs_one_warning_and_only_itself() {
+    let scene = Scene::new();
+    let bad = format!("CDKGHR JOB RUNNER=a/b REPO=x WORKFLOW_ID=9 \u{1b}[31m{}", "é".repeat(400));
+    let lines = logged(|| drop(scene.deliver(&[&line("w-1"), &bad, &line("w-2")]).unwrap()));
+    let warnings: Vec<_> = lines.iter().filter(|line| line["level"] == "WARN").collect();
+    let [warning] = warnings[..] else { panic!("{warnings:?}") };
+    assert_eq!(
+        (&warning["group"], &warning["stream"]),
+        (&json!("/ostler/test/runners"), &json!("i-0"))
+    );
+    let shown = warning["line"].as_str().unwrap();
+    assert!(
+        shown.starts_with("CDKGHR JOB RUNNER=a/b REPO=x WORKFLOW_ID=9 \\u{1b}[31mé"),
+        "{shown}"
+    );
+    assert_eq!(shown.chars().count(), 256 + r"\u{1b}".len() - 1, "256 characters of the line");
+    assert!((scene.world.metric("ReportUnparsable") - 1.0).abs() < 0.1);
+    let names: Vec<_> = queue(&scene)
+        .iter()
+        .map(|(body, _)| body["runnerName"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(names, ["w-1", "w-2"]);
+}
+
+#[test]
+fn s3_a_flood_of_lines_that_can_not_be_read_does_not_flood_our_log() {
+    let scene = Scene::new();
+    let lines = logged(|| drop(scene.deliver(&vec!["CDKGHR JOB RUNNER="; 5000]).unwrap()));
+    assert!(lines.len() < 110, "{}", lines.len());
+    assert!((scene.world.metric("ReportUnparsable") - 5000.0).abs() < 0.1);
+}
+
+#[test]
+fn s4_a_second_report_of_a_runner_in_a_delivery_is_dropped_with_a_warning() {
+    let scene = Scene::new();
+    let second = line("w").replace("=9", "=10");
+    let lines = logged(|| drop(scene.deliver(&[&line("w"), &second, &line("v")]).unwrap()));
+    assert_eq!(lines.iter().filter(|line| line["level"] == "WARN").count(), 1);
+    let queued = queue(&scene);
+    assert_eq!(queued.len(), 2);
+    assert_eq!(queued[0].0["workflowId"], 9, "the first one counts");
+}
+
+#[test]
+fn s5_b12_a_lines_report_has_a_group_of_its_own_and_no_job() {
+    let scene = Scene::new();
+    let mine = scene.accept(&Scene::small());
+    // The webhook's word about the same runner is in the queue already: neither displaces the other.
+    let signed = scene.signed(&mine.runner, mine.job);
+    let sent = ostler_core::ports::ReportQueue::send(&scene.world, &signed);
+    scene.world.run("webhook", sent).unwrap().unwrap();
+    scene.deliver(&[&line(&mine.runner)]).unwrap();
+    scene.world.pass(std::time::Duration::from_secs(61));
+    let mut state = scene.world.state();
+    let state = &mut *state;
+    let (received, _) = state.reports.receive(state.now, 10, None, &mut state.rng).unwrap();
+    let ids: Vec<_> = received
+        .iter()
+        .map(|message| (message.group.clone().unwrap(), message.deduplication_id.clone().unwrap()))
+        .collect();
+    let (runner, log) = (mine.runner.clone(), format!("log/{}", mine.runner));
+    assert_eq!(ids, [(runner.clone(), format!("{runner}/{}", mine.job)), (log.clone(), log)]);
+    let body: Value = serde_json::from_str(&received[1].body).unwrap();
+    assert_eq!(
+        body,
+        json!({"kind": "report", "runnerName": runner, "repo": "acme/widgets", "workflowId": 9})
+    );
+}
+
+#[test]
+fn s5_reports_go_in_batches_of_ten() {
+    let scene = Scene::new();
+    let lines: Vec<String> = (0..25).map(|n| line(&format!("w-{n}"))).collect();
+    scene.deliver(&lines.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+    assert_eq!(scene.world.count("", "Reports.send_batch"), 3);
+    assert_eq!(queue(&scene).len(), 25);
+}
+
+#[test]
+fn b4_an_entry_that_the_queue_did_not_take_is_sent_once_more_then_the_delivery_fails() {
+    let lines = [line("w-1"), line("w-2"), line("w-3")];
+    let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+    let scene = Scene::new();
+    scene.world.state().refused_reports.insert("w-2".into(), 1);
+    scene.deliver(&lines).unwrap();
+    assert_eq!((scene.queued(), scene.world.count("", "Reports.send_batch")), (3, 2));
+
+    let scene = Scene::new();
+    scene.world.state().refused_reports.insert("w-2".into(), 2);
+    let error = scene.deliver(&lines).unwrap_err();
+    assert!(
+        matches!(&error, Error::Transient(text) if text.contains("w-2") && !text.contains("w-1"))
+    );
+    // CloudWatch Logs delivers again: what is there already is not queued twice.
+    scene.deliver(&lines).unwrap();
+    assert_eq!(scene.queued(), 3);
+
+    let scene = Scene::new();
+    scene.world.state().plan = Plan::next("Reports.send_batch", 1, Strike::After);
+    scene.deliver(&lines).unwrap();
+    assert_eq!(scene.queued(), 3, "sq_08: of two equal batches one is kept");
+    scene.world.state().plan = Plan::next("Reports.send_batch", 2, Strike::Before);
+    let error = scene.deliver(&lines).unwrap_err();
+    assert!(error.to_string().contains("w-1, w-2, w-3"), "{error}");
+}
+
+#[test]
+fn b5_at_most_a_thousand_reports_of_a_delivery_are_queued() {
+    let scene = Scene::new();
+    let lines: Vec<String> = (0..1003).map(|n| line(&format!("w-{n}"))).collect();
+    let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+    let log = logged(|| drop(scene.deliver(&lines).unwrap()));
+    assert_eq!(scene.queued(), 1000);
+    assert!(log.iter().any(|line| line["level"] == "WARN" && line["beyond"] == 3), "{log:?}");
+    assert!((scene.world.metric("ReportBeyondLimit") - 3.0).abs() < 0.1);
+}
+
+#[test]
+fn s6_one_line_says_how_many_were_queued() {
+    let scene = Scene::new();
+    let log = logged(|| drop(scene.deliver(&[&line("w-1"), &line("w-2")]).unwrap()));
+    let [summary] = &log[..] else { panic!("{log:?}") };
+    assert_eq!(
+        (&summary["queued"], &summary["group"]),
+        (&json!(2), &json!("/ostler/test/runners"))
+    );
+}
+
+#[test]
+fn a_delivery_that_comes_too_near_the_deadline_fails_with_what_is_left() {
+    let scene = Scene::new();
+    let lines: Vec<String> = (0..25).map(|n| line(&format!("w-{n}"))).collect();
+    let event = log_delivery(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+    let left = Cell::new(2);
+    let may_begin = || {
+        left.set(left.get() - 1);
+        left.get() >= 0
+    };
+    let handled = scene.world.run("lines", stolen::handle(&scene.world, &event, may_begin));
+    assert!(handled.unwrap().unwrap_err().to_string().starts_with("5 reports"));
+    assert_eq!(scene.queued(), 20);
+}
+
+#[test]
+fn s7_b6_a_body_that_is_no_report_is_dropped_with_its_id_and_never_comes_again() {
+    let scene = Scene::new();
+    let mine = scene.accept(&Scene::small());
+    let session = scene.takes(&mine.runner, mine.job);
+    scene.completes(&session, mine.job);
+    let bad = |id: &str, body: &str| json!({"messageId": id, "body": body, "attributes": {}});
+    let event = json!({"Records": [
+        bad("m-1", "{"),
+        bad("m-2", "[]"),
+        bad("m-3", r#"{"kind": "report", "runnerName": "a b", "repo": "a/w", "workflowId": 9}"#),
+        record("m-4", &scene.signed(&mine.runner, mine.job), 1),
+        {"messageId": "m-5"},
+    ]});
+    let log = logged(|| assert!(failures(&scene.handle(&event).unwrap()).is_empty()));
+    let errors = log.iter().filter(|line| line["level"] == "ERROR");
+    let told: Vec<_> = errors.map(|line| line["message_id"].as_str().unwrap()).collect();
+    assert_eq!(told, ["m-1", "m-2", "m-3", "m-5"]);
+    assert!((scene.world.metric("ReportUnusable") - 4.0).abs() < 0.1);
+    assert!(
+        matches!(scene.ran(&mine.runner), ostler_core::ports::Ran::Job { .. }),
+        "m-4 was handled"
+    );
+}
+
+#[test]
+fn s8_an_error_is_logged_with_message_and_report_and_fails_that_record_alone() {
+    let scene = Scene::new();
+    let (a, b) = (scene.accept(&Scene::small()), scene.accept(&Scene::small()));
+    for mine in [&a, &b] {
+        scene.takes(&mine.runner, mine.job);
+    }
+    scene.world.state().plan = Plan::next("Ledger.account", 1, Strike::Before);
+    let event = json!({"Records": [
+        record("m-1", &scene.signed(&a.runner, a.job), 1),
+        record("m-2", &scene.signed(&b.runner, b.job), 1),
+    ]});
+    let log = logged(|| assert_eq!(failures(&scene.handle(&event).unwrap()), ["m-1"]));
+    let error = log.iter().find(|line| line["level"] == "ERROR").unwrap().to_string();
+    assert!(
+        error.contains("m-1") && error.contains(&a.runner) && error.contains("account"),
+        "{error}"
+    );
+    assert!(matches!(scene.ran(&b.runner), ostler_core::ports::Ran::Job { .. }));
+    // It comes again, and nothing is lost.
+    assert!(!scene.judge(&scene.signed(&a.runner, a.job), 2));
+    assert!(matches!(scene.ran(&a.runner), ostler_core::ports::Ran::Job { .. }));
+}
+
+#[test]
+fn b7_sq_01_sq_10_what_follows_a_failed_record_of_its_group_fails_unhandled() {
+    let scene = Scene::new();
+    let (a, b) = (scene.accept(&Scene::small()), scene.accept(&Scene::small()));
+    let thief = scene.post(&Scene::strange());
+    scene.takes(&a.runner, thief);
+    scene.takes(&b.runner, b.job);
+    let line = scene.line(&a.runner, thief);
+    let event = json!({"Records": [
+        record("m-1", &scene.signed(&b.runner, b.job), 1),
+        record("m-2", &line, 1),
+        record("m-3", &line, 2),
+        record("m-4", &scene.signed(&a.runner, a.job), 1),
+    ]});
+    // m-2 is deferred. m-3, of the same group, would be judged by itself.
+    assert_eq!(failures(&scene.handle(&event).unwrap()), ["m-2", "m-3"]);
+    assert!(scene.replacements(&[&a, &b]).is_empty(), "m-3 has done nothing");
+    assert!(
+        matches!(scene.ran(&a.runner), ostler_core::ports::Ran::Job { .. }),
+        "m-4 is another group"
+    );
+}
+
+#[test]
+fn near_the_deadline_the_rest_of_a_batch_is_returned_unhandled() {
+    let scene = Scene::new();
+    let mine: Vec<_> = (0..3).map(|_| scene.accept(&Scene::small())).collect();
+    let records: Vec<_> = mine
+        .iter()
+        .map(|mine| record(&mine.runner, &scene.signed(&mine.runner, mine.job), 1))
+        .collect();
+    let left = Cell::new(1);
+    let may_begin = || left.replace(0) > 0;
+    let event = json!({ "Records": records });
+    let answer = scene.world.run("report", stolen::handle(&scene.world, &event, may_begin));
+    let answer = answer.unwrap().unwrap();
+    assert_eq!(failures(&answer), [mine[1].runner.as_str(), mine[2].runner.as_str()]);
+    assert_eq!(scene.ran(&mine[1].runner), ostler_core::ports::Ran::Unknown);
+}
+
+#[test]
+fn sq_04_sq_06_the_same_batch_twice_starts_nothing_twice() {
+    let scene = Scene::new();
+    let mine: Vec<_> = (0..3).map(|_| scene.accept(&Scene::small())).collect();
+    let mut records = Vec::new();
+    for (index, mine) in mine.iter().enumerate() {
+        let thief = scene.post(&ostler_sim::github::JobSpec::new(
+            crate::scene::OTHER,
+            &["self-hosted", "unknown"],
+        ));
+        scene.world.state().executions.get_mut(&mine.runner).unwrap().input["labels"] =
+            json!("self-hosted,linux,x64,small,unknown");
+        scene.takes(&mine.runner, thief);
+        records.push(record(&format!("m-{index}"), &scene.signed(&mine.runner, thief), 1));
+    }
+    let event = json!({ "Records": records });
+    for _ in 0..3 {
+        assert!(failures(&scene.handle(&event).unwrap()).is_empty());
+    }
+    let all: Vec<_> = mine.iter().collect();
+    assert_eq!(scene.replacements(&all).len(), 3);
+}

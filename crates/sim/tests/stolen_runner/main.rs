@@ -1,0 +1,9 @@
+//! The stolen-runner handler over the world in memory: its requirements one by one (S and B), field reports (LS,
+//! SQ, ST, SE), and whole histories.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod deliveries;
+mod histories;
+mod judgement;
+mod scene;
