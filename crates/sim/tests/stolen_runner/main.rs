@@ -6,4 +6,5 @@ mod common;
 mod deliveries;
 mod histories;
 mod judgement;
+mod laws;
 mod scene;
