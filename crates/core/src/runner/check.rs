@@ -311,9 +311,11 @@ pub(super) async fn check<C: RunnerContext>(
                 let id = input.job().unwrap_or(JobId(-1));
                 let job = context.forge().job(&input.repository(), id).await?;
                 let on = job.as_ref().and_then(|job| job.runner_name.as_deref());
-                if let Some(other) = on.filter(|on| *on != runner) {
+                let on = on.filter(|on| *on != runner);
+                if let Some(other) = on.filter(|on| state.job_runs_on.as_deref() != Some(on)) {
                     // A shuffle: another runner of ours has the job, and this one is its job's supply.
                     debts.account_if_ours(other, id, &input.repository().to_string()).await?;
+                    state.job_runs_on = Some(other.to_owned());
                 }
                 seen.job = Some(job);
             }

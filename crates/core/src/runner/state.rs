@@ -68,6 +68,9 @@ pub struct RunState {
     pub runner_id: Option<i64>,
     /// Checks so far.
     pub checks: u32,
+    /// Another runner that has this one's job, and that was accounted for with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_runs_on: Option<String>,
     /// Whether the instance has claimed its registration.
     pub claimed: bool,
     /// When the runner was first seen online.

@@ -236,6 +236,11 @@ impl GitHub {
         self.hooks.log()
     }
 
+    /// As [`GitHub::deliveries`], without the first `skip`: for whoever follows the log.
+    pub fn deliveries_from(&self, skip: usize) -> Vec<Delivery> {
+        self.hooks.log_from(skip)
+    }
+
     /// API calls by `METHOD template`.
     pub fn calls(&self) -> BTreeMap<String, u64> {
         self.lock().calls().clone()

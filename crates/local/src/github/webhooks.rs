@@ -253,6 +253,11 @@ impl Hooks {
         self.inner.lock().log.iter().cloned().collect()
     }
 
+    /// The log from its `skip`th entry on.
+    pub(super) fn log_from(&self, skip: usize) -> Vec<Delivery> {
+        self.inner.lock().log.iter().skip(skip).cloned().collect()
+    }
+
     /// Deliveries that GitHub still shows, newest first.
     pub(super) fn shown(&self) -> Vec<Delivery> {
         let now = self.inner.clock.now();
