@@ -26,7 +26,7 @@ enum Command {
     Job(Job),
     /// Shows jobs, runners and calls of a running world.
     Status(Place),
-    /// Plays some forty jobs in a world of its own; exits with 1 if a promise did not hold.
+    /// Plays some fifty jobs in a world of its own; exits with 1 if a promise did not hold.
     Demo(Demo),
     /// Measures each function against its budget, in a world of its own.
     Bench(Bench),
@@ -60,7 +60,7 @@ struct Up {
 #[derive(Args)]
 struct Demo {
     /// World seconds per real second.
-    #[arg(long, default_value_t = 60.0)]
+    #[arg(long, default_value_t = 30.0)]
     scale: f64,
     /// Decides all that is left to chance.
     #[arg(long, default_value_t = 1)]
