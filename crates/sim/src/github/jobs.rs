@@ -65,6 +65,18 @@ pub struct Deployment {
     pub statuses: Vec<(&'static str, Timestamp)>,
 }
 
+/// When a waiting job is given a runner that could run it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Turn {
+    /// By chance, as GitHub does it.
+    #[default]
+    Chance,
+    /// Before all others.
+    First,
+    /// Not for now.
+    Later,
+}
+
 /// What is wanted of a new job.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
@@ -273,6 +285,16 @@ impl GitHub {
         self.announce(job_id, "queued");
         self.start_if_hosted(job_id);
         Ok(())
+    }
+
+    /// A job's `queued` event is sent once more.
+    pub fn announce_again(&mut self, job_id: u64) {
+        self.announce(job_id, "queued");
+    }
+
+    /// Which job a runner is given is GitHub's choice; a test may make it.
+    pub fn set_turn(&mut self, job_id: u64, turn: Turn) {
+        self.turns.insert(job_id, turn);
     }
 
     /// Puts a queued job back behind its environment or a concurrency group, without an event: the state

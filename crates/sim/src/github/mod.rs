@@ -4,8 +4,8 @@
 //! It is synchronous and owns no clock: every method that depends on the time takes `now`, first lets
 //! everything happen that is due by then, and answers from that state. All chance comes from one seed, so
 //! that a schedule can be replayed. Invariant: a job is given only to a runner that is online, has no job,
-//! carries all of the job's labels and may serve its repository; which one of those gets it is chance,
-//! because a just-in-time registration does not pin a job (`actions/scaleset#107`).
+//! carries all of the job's labels and may serve its repository; which one of those gets it is chance
+//! (unless a test says otherwise, [`Turn`]), because a just-in-time registration does not pin a job (`actions/scaleset#107`).
 //!
 //! Where a rule comes from is said beside it: `docs` is docs.github.com, `owner/repo#n` a public report.
 
@@ -28,7 +28,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 pub use access::{Caller, Token};
-pub use jobs::{Deployment, Job, JobSpec, RunView, RunnerRef, Status};
+pub use jobs::{Deployment, Job, JobSpec, RunView, RunnerRef, Status, Turn};
 pub use limits::{Admission, CallError, Fault, FaultRule, RateLimits};
 pub use runners::{Assignment, Group, Jit, Poll, RunnerView, Scope, SessionView, Visibility};
 
@@ -278,6 +278,8 @@ pub struct GitHub {
     tokens: BTreeMap<String, access::Grant>,
     limits: limits::Limits,
     events: Vec<Event>,
+    /// When jobs are given a runner, where that is not left to chance.
+    turns: BTreeMap<u64, Turn>,
 }
 
 impl GitHub {
@@ -302,6 +304,7 @@ impl GitHub {
             tokens: BTreeMap::new(),
             limits: limits::Limits::default(),
             events: Vec::new(),
+            turns: BTreeMap::new(),
         }
     }
 

@@ -8,7 +8,7 @@ use rand::Rng;
 use rand::seq::{IndexedRandom, SliceRandom};
 use serde_json::{Value, json};
 
-use super::jobs::{RunnerRef, Status};
+use super::jobs::{RunnerRef, Status, Turn};
 use super::{ApiError, GitHub, OwnerKind, Page, Paging, Repository, jit};
 
 /// Longest runner name, in characters (docs).
@@ -607,7 +607,9 @@ impl GitHub {
             let Some(runner) = self.runners.get(&runner_id) else { continue };
             let fitting: Vec<u64> =
                 self.open.iter().copied().filter(|job| self.fits(runner, *job)).collect();
-            let Some(job_id) = fitting.choose(&mut self.rng).copied() else { continue };
+            let chosen = fitting.choose(&mut self.rng);
+            let first = fitting.iter().find(|job| self.turns.get(job) == Some(&Turn::First));
+            let Some(job_id) = first.or(chosen).copied() else { continue };
             let now = self.now;
             if let Some(session) = self.sessions.get_mut(&session_id) {
                 session.job = Some(SessionJob {
@@ -628,6 +630,9 @@ impl GitHub {
     /// of a repository that the runner, or its group, serves.
     fn fits(&self, runner: &Runner, job_id: u64) -> bool {
         let Some(job) = self.jobs.get(&job_id) else { return false };
+        if self.turns.get(&job_id) == Some(&Turn::Later) {
+            return false;
+        }
         let Ok(repository) = self.repository(&job.repository) else { return false };
         let admitted = match &runner.scope {
             Scope::Repository(name) => *name == job.repository.to_lowercase(),
