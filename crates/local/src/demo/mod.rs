@@ -13,16 +13,16 @@ use std::time::Duration;
 use anyhow::Context as _;
 use ostler_core::time::Timestamp;
 use ostler_sim::ec2::{Fault, LaunchRule, Market, PoolMatch};
-use ostler_sim::github::{Job, Status};
+use ostler_sim::github::{Job, Status, Turn};
 
 use crate::github::RawHook;
 use crate::world::World;
 use record::{Expected, JobRecord, Summary};
 pub use scenario::tiers;
-use scenario::{Act, REPOSITORIES, scenario};
+use scenario::{Act, REPOSITORIES, STRANGE, scenario};
 
 /// Between two looks at the world, in real time.
-const LOOK: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(400);
 
 /// A demo that is not over after this is stopped and judged as it stands. World time: the longest way is
 /// a runner seen at work that is next looked at half an hour later.
@@ -38,8 +38,15 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
     for (name, private) in REPOSITORIES {
         world.github.add_repository(name, private);
     }
+    world.github.with_model(|model, _| model.add_repository(STRANGE, true).installed = false);
     world.edge.reset_calls();
-    let mut demo = Demo { world, start: world.clock.now(), jobs: Vec::new(), known: HashMap::new() };
+    let mut demo = Demo {
+        world,
+        start: world.clock.now(),
+        jobs: Vec::new(),
+        known: HashMap::new(), deliveries: 0,
+        doomed: None,
+    };
     println!("playing {} jobs at {}× speed", posted(), world.clock.scale());
     for (at, act) in scenario() {
         while world.clock.now().since(demo.start) < at {
@@ -52,7 +59,7 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
     loop {
         tokio::time::sleep(LOOK).await;
         demo.look();
-        let over = demo.jobs.iter().all(|job| job.done.is_some() || !job.accepted());
+        let over = demo.jobs.iter().all(JobRecord::is_over);
         if over && remains.nothing_left(world).await? {
             break;
         }
@@ -87,7 +94,7 @@ fn functions(world: &World) -> BTreeMap<String, BTreeMap<String, u64>> {
     let mut by_function: BTreeMap<String, BTreeMap<String, u64>> = BTreeMap::new();
     for (caller, calls) in world.edge.calls() {
         let function = match caller.strip_prefix("fn-") {
-            Some(name) => name.rsplit('-').next().unwrap_or(name).to_owned(),
+            Some(name) => name.split_once('-').map_or(name, |(_, name)| name).to_owned(),
             None if caller.starts_with("instance-") => "instances".to_owned(),
             None => continue,
         };
@@ -105,13 +112,17 @@ struct Demo<'a> {
     jobs: Vec<JobRecord>,
     /// Index of a job's record by its id.
     known: HashMap<u64, usize>,
+    /// The part whose job's machine is to die, and the one that waits for that.
+    doomed: Option<(&'static str, &'static str)>,
+    /// How many deliveries were looked at.
+    deliveries: usize,
 }
 
 impl Demo<'_> {
     fn act(&mut self, act: Act) -> anyhow::Result<()> {
         let github = &self.world.github;
         match act {
-            Act::Post { part, jobs, matrix, expected, plan } => {
+            Act::Post { part, jobs, matrix, expected, plan, turn } => {
                 if let Some(plan) = plan {
                     github.plan_delivery(plan);
                 }
@@ -121,6 +132,9 @@ impl Demo<'_> {
                     jobs.iter().map(|job| github.post_job(job)).collect::<Result<_, _>>().map_err(refused)?
                 };
                 for (id, spec) in ids.iter().zip(&jobs) {
+                    if turn != Turn::Chance {
+                        github.with_model(|model, _| model.set_turn(*id, turn));
+                    }
                     if expected == Expected::Cancelled {
                         github.cancel_job(*id).map_err(refused)?;
                     }
@@ -161,6 +175,7 @@ impl Demo<'_> {
                     }
                 }
             }
+            Act::LoseMachine(part, then) => self.doomed = Some((part, then)),
             Act::SpotShortage(times) => {
                 println!("          EC2 has no spot machine for the next {times} launches");
                 self.world.ec2.capacity_rule(LaunchRule {
@@ -183,8 +198,27 @@ impl Demo<'_> {
         Ok(())
     }
 
+    /// Takes the power from the machine that is to die, once it is there.
+    fn lose_machine(&mut self) {
+        let Some((part, then)) = self.doomed else { return };
+        let Some(job) = self.jobs.iter().find(|job| job.part == part) else { return };
+        let accepted = job.answers.iter().find(|(status, _)| *status == 202);
+        let Some((_, runner)) = accepted else { return };
+        let its = |view: &crate::ec2::InstanceView| {
+            view.tags.get("ostler:runner") == Some(runner)
+        };
+        let Some(view) = self.world.ec2.instances().into_iter().find(its) else { return };
+        self.world.ec2.with(|ec2, now| ec2.power_off(now, &view.instance_id));
+        progress::print(self.start, job, "dies", self.world.clock.now());
+        for job in self.jobs.iter().filter(|job| job.part == then) {
+            self.world.github.with_model(|model, _| model.set_turn(job.id, Turn::Chance));
+        }
+        self.doomed = None;
+    }
+
     /// Looks at GitHub and EC2, and notes and prints what is new.
     fn look(&mut self) {
+        self.lose_machine();
         let snapshot = self.world.github.snapshot();
         let mut online: HashMap<&str, bool> = HashMap::new();
         for runner in &snapshot.runners {
@@ -197,7 +231,9 @@ impl Demo<'_> {
             .into_iter()
             .filter_map(|view| view.tags.get("ostler:runner").map(|name| (name.clone(), view.launched_at)))
             .collect();
-        for delivery in self.world.github.deliveries() {
+        let deliveries = self.world.github.deliveries_from(self.deliveries);
+        self.deliveries += deliveries.len();
+        for delivery in deliveries {
             let Some(index) = delivered_job(&delivery.body).and_then(|id| self.known.get(&id)) else { continue };
             let answer = (delivery.status_code, delivery.answer.clone());
             let job = &mut self.jobs[*index];

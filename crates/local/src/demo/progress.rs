@@ -23,7 +23,8 @@ pub fn print_summary(summary: &Summary, out: &Path) {
     let jobs = &summary.jobs;
     println!("\n{} jobs posted: {} accepted, {} refused, {} served, {} cancelled, {} waiting", jobs.posted,
         jobs.accepted, jobs.refused, jobs.served, jobs.cancelled, jobs.waiting);
-    println!("{} runners started, {} things left behind", summary.runners.started, summary.runners.left_behind);
+    println!("{} runners started, {} of them in place of lost ones; {} things left behind",
+        summary.runners.started, summary.runners.replacements, summary.runners.left_behind);
     println!("queue time: median {} s, 95th percentile {} s (world time)", summary.queue_seconds.p50,
         summary.queue_seconds.p95);
     println!("state transitions per job: {}", summary.transitions_per_job);

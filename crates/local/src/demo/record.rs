@@ -14,6 +14,23 @@ pub enum Expected {
     Refused(&'static str),
     /// It is cancelled before it starts.
     Cancelled,
+    /// Its first runner is lost, and it runs on the replacement.
+    Replaced,
+    /// All its runners are taken by others: after three replacements nothing more is started.
+    UsedUp,
+    /// It takes a runner that was started for another job; nothing is started for it.
+    Thief,
+}
+
+impl Expected {
+    /// Replacements that are started for such a job.
+    const fn replacements(self) -> u64 {
+        match self {
+            Self::Replaced => 1,
+            Self::UsedUp => 3,
+            Self::Served | Self::Refused(_) | Self::Cancelled | Self::Thief => 0,
+        }
+    }
 }
 
 /// One job of the scenario, with the instants at which things were first seen.
@@ -55,8 +72,13 @@ impl JobRecord {
         self.answers.iter().any(|(status, _)| *status == 202)
     }
 
+    /// Whether nothing more will happen to it.
+    pub fn is_over(&self) -> bool {
+        self.done.is_some() || !self.waits()
+    }
+
     fn waits(&self) -> bool {
-        self.accepted() && self.done.is_none()
+        self.accepted() && self.done.is_none() && self.expected != Expected::UsedUp
     }
 }
 
@@ -82,6 +104,8 @@ pub struct JobCounts {
 pub struct RunnerCounts {
     /// Executions started.
     pub started: u64,
+    /// Of them, in place of runners that other jobs took, or that died.
+    pub replacements: u64,
     /// Instances, registrations, handoff items and executions that are left.
     pub left_behind: usize,
 }
@@ -144,7 +168,9 @@ pub fn sum_up(
     calls: BTreeMap<String, BTreeMap<String, u64>>,
     github_calls: BTreeMap<String, u64>,
 ) -> Summary {
-    let served = |job: &&JobRecord| job.conclusion.as_deref() == Some("success");
+    let served = |job: &&JobRecord| {
+        job.expected != Expected::Thief && job.conclusion.as_deref() == Some("success")
+    };
     let mut waits: Vec<f64> = jobs
         .iter()
         .filter(served)
@@ -163,6 +189,7 @@ pub fn sum_up(
         },
         runners: RunnerCounts {
             started: remains.executions_started,
+            replacements: jobs.iter().map(|job| job.executions.saturating_sub(1)).sum(),
             left_behind: remains.instances.len()
                 + remains.registrations.len()
                 + remains.handoffs.len()
@@ -189,12 +216,27 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
     for job in jobs {
         let what = format!("job {} ({}, {})", job.id, job.repository, job.part);
         match job.expected {
-            Expected::Served => {
+            Expected::Served | Expected::Replaced => {
                 if job.conclusion.as_deref() != Some("success") {
                     broken.push(format!("I2: {what} was not served: {:?}", job.conclusion));
                 }
-                if job.executions > 1 {
-                    broken.push(format!("I1: {what} got {} runners", job.executions));
+                let wanted = 1 + job.expected.replacements();
+                if job.executions != wanted {
+                    let got = job.executions;
+                    broken.push(format!("I1, I3: {what} got {got} runners, and needed {wanted}"));
+                }
+            }
+            Expected::UsedUp => {
+                if job.running.is_some() || job.executions != 4 {
+                    broken.push(format!(
+                        "I3: {what} was to lose four runners and no more: {}, {:?}",
+                        job.executions, job.running
+                    ));
+                }
+            }
+            Expected::Thief => {
+                if job.executions > 0 || !job.answers.is_empty() || job.running.is_none() {
+                    broken.push(format!("{what} was to take a runner, and no one to be told of it"));
                 }
             }
             Expected::Refused(words) => {
@@ -215,8 +257,12 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
         }
     }
     let accepted = u64::try_from(summary.jobs.accepted).unwrap_or(u64::MAX);
-    if summary.runners.started != accepted {
-        broken.push(format!("I3: {} runners for {accepted} accepted jobs and no theft", summary.runners.started));
+    let replacements: u64 = jobs.iter().map(|job| job.expected.replacements()).sum();
+    if summary.runners.started != accepted + replacements {
+        let started = summary.runners.started;
+        broken.push(format!(
+            "I3: {started} runners for {accepted} accepted jobs and {replacements} losses"
+        ));
     }
     let left = [
         ("instance", &remains.instances),
@@ -280,6 +326,11 @@ mod tests {
         assert!(judge(waiting, &remains()).iter().any(|broken| broken.contains("waits for ever")));
         let twice = JobRecord { executions: 2, ..job(Expected::Served) };
         assert!(judge(twice, &remains()).iter().any(|broken| broken.starts_with("I1")));
+        let replaced = JobRecord { expected: Expected::Replaced, ..job(Expected::Served) };
+        assert!(judge(replaced, &remains()).iter().any(|broken| broken.contains("needed 2")));
+        let endless = JobRecord { executions: 5, running: None, ..job(Expected::UsedUp) };
+        assert!(judge(endless, &remains()).iter().any(|broken| broken.contains("and no more: 5")));
+        assert!(judge(job(Expected::Thief), &remains()).iter().any(|it| it.contains("to be told")));
         let surplus = Remains { executions_started: 2, ..remains() };
         assert!(judge(job(Expected::Served), &surplus).iter().any(|broken| broken.starts_with("I3")));
         let left = Remains { instances: vec!["i-1".into()], ..remains() };

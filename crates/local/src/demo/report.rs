@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use ostler_core::time::Timestamp;
 
-use super::record::{JobRecord, Summary};
+use super::record::{Expected, JobRecord, Summary};
 
 /// Width of the timeline, in pixels of the drawing.
 const WIDTH: f64 = 760.0;
@@ -68,6 +68,7 @@ fn cards(page: &mut String, summary: &Summary) {
         (jobs.cancelled.to_string(), "cancelled"),
         (jobs.waiting.to_string(), "still waiting"),
         (summary.runners.started.to_string(), "runners started"),
+        (summary.runners.replacements.to_string(), "in place of lost ones"),
         (summary.runners.left_behind.to_string(), "left behind"),
         (format!("{:.0} s", summary.queue_seconds.p50), "median wait"),
         (format!("{:.0} s", summary.queue_seconds.p95), "95th percentile"),
@@ -143,7 +144,8 @@ fn label(color: &str) -> &'static str {
 
 fn refusals(page: &mut String, jobs: &[JobRecord]) {
     page.push_str("<h2>Refused, and why</h2><table><tr><th>Job<th>Repository<th>Labels<th>Answer");
-    for job in jobs.iter().filter(|job| !job.accepted()) {
+    let refused = |job: &&JobRecord| !job.accepted() && job.expected != Expected::Thief;
+    for job in jobs.iter().filter(refused) {
         let said = job.answers.first().map_or(String::new(), |(status, said)| format!("{status} {said}"));
         let _ = write!(page, "<tr><td>{}<td>{}<td>{}<td>{}", job.id, escape(&job.repository),
             escape(&job.labels), escape(&said));
