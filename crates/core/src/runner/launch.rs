@@ -169,7 +169,7 @@ async fn buy<C: RunnerContext>(
             tier,
             spot,
             token: fingerprint(&[runner, &state.attempt.to_string(), market], 40),
-            until: now + (tier.max_lifetime + REAPER_MARGIN).min(LONGEST_UNTIL),
+            until: until(event.started, now, tier),
         };
         match context.fleet().launch(&order).await? {
             Launch::Started { instance, surplus } => {
@@ -207,6 +207,16 @@ async fn buy<C: RunnerContext>(
         _ => state.back_off(runner),
     };
     Ok(delayed(context, state, wait, name_of(shortage), text))
+}
+
+/// Until when the reaper leaves a machine alone that is launched now, counted from the next whole hour of
+/// the execution's life: a purchase that is repeated because its answer was lost must be the same in every
+/// parameter, its tags included, or EC2 refuses its token.
+fn until(started: Timestamp, now: Timestamp, tier: &Tier) -> Timestamp {
+    let hours = now.since(started).as_secs() / 3600 + 1;
+    started
+        + Duration::from_secs(3600).saturating_mul(u32::try_from(hours).unwrap_or(u32::MAX))
+        + (tier.max_lifetime + REAPER_MARGIN).min(LONGEST_UNTIL)
 }
 
 /// The token of this attempt belongs to a purchase with other parameters: the tier was changed after a
