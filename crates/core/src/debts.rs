@@ -28,8 +28,8 @@ const LATE_EVENT: Duration = Duration::from_secs(240);
 /// Between two generations of runners for one job.
 const GENERATION_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Look-ups of one decision. Chains are at most ten jobs of at most four facts each, both ways.
-const MAX_LOOK_UPS: usize = 100;
+/// Look-ups of one decision. A matrix may be one chain: 256 jobs of at most four facts each.
+const MAX_LOOK_UPS: usize = 1_024;
 
 /// How a payment ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -216,6 +216,10 @@ impl<'a, C: Context> Debts<'a, C> {
             if early {
                 return Ok(Judgement::TooEarly);
             }
+        }
+        let mut facts = Facts::new(self.names);
+        if self.decide(&mut facts, |facts| facts.relieved(runner, own, &key)).await? {
+            return Ok(Judgement::Settled);
         }
         self.settle(runner, own, None).await
     }
