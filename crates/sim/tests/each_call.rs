@@ -3,6 +3,8 @@
 //! A scenario is played once undisturbed, to count its port calls and invocations; then once for each call
 //! and kind of fault, and once for each invocation with its answer lost (so that it is made again).
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests, whose failure is the test's")]
+
 mod common;
 
 use common::{hours, lasting, minutes, seconds, small, story, verdict};

@@ -1,5 +1,11 @@
 //! Random small histories: what must always hold, holds in all of them.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests, whose failure is the test's"
+)]
+
 mod common;
 
 use std::time::Duration;
@@ -194,16 +200,13 @@ fn begin(history: &History) -> Simulation {
     begun
 }
 
-/// What a history may cost: each bad turn a healthy runner at most, and time.
+/// What a history may cost. Thefts cost no healthy runner, nor do losses; but one that is lost within the
+/// moment in which GitHub's busy flag lags is judged without its job, and that may cost one.
 fn allowance(history: &History) -> Allowance {
-    let cancelled = history.jobs.iter().filter(|plot| plot.cancelled.is_some()).count();
     // A large runner that takes a small job leaves a small one that can't stand in for it.
     let large = history.jobs.iter().filter(|plot| plot.kind == Kind::Large).count();
-    // Jobs of which we don't know, or not yet, take a runner without giving one.
-    let thief = |plot: &&Plot| plot.kind == Kind::Strange || plot.late > 10;
-    let thieves = history.jobs.iter().filter(thief).count();
-    let turns = thieves + history.losses.len() + cancelled + large;
-    Allowance { surplus: turns + usize::from(history.fault.is_some()), longest_wait: hours(4) }
+    let in_doubt = usize::from(!history.losses.is_empty()) + usize::from(history.fault.is_some());
+    Allowance { surplus: large + in_doubt, longest_wait: hours(4) }
 }
 
 proptest! {

@@ -1,5 +1,7 @@
 //! Which tier a job goes to, what its runner registers, and that the two are one thing.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests, whose failure is the test's")]
+
 mod common;
 
 use common::{aws_calls, handle, holds, minutes, names, queued, runners, seconds};

@@ -1,6 +1,8 @@
 //! Deliveries that come twice, late, together, or in the wrong order, under each answer that Step Functions
 //! and its emulators give to a repeated name: one job has one runner.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests, whose failure is the test's")]
+
 mod common;
 
 use std::time::Duration;

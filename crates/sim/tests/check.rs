@@ -1,0 +1,465 @@
+//! A runner's life after its launch: flags that lie, registrations and machines that go, clean-up that is
+//! refused.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests, whose failure is the test's"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    ended, holds, hours, lasting, minutes, names, runners, seconds, small, story, verdict,
+};
+use ostler_sim::ec2::LaunchFault;
+use ostler_sim::github::{
+    ApiError, Fault as GitHubFault, FaultRule, JobSpec, Scope, Status as JobStatus, Visibility,
+    endpoint,
+};
+use ostler_sim::invariants::Allowance;
+use ostler_sim::simulation::{Fate, Simulation};
+use ostler_sim::world::{ORGANIZATION, REPOSITORY, Status, tier};
+use serde_json::json;
+
+fn within(longest: u64) -> Allowance {
+    Allowance { longest_wait: minutes(longest), ..Allowance::NONE }
+}
+
+fn name_of(history: &Simulation, job: u64) -> String {
+    history.world.base_name(REPOSITORY, job)
+}
+
+/// The registration's id of a runner, while it is there.
+fn registration(history: &Simulation, runner: &str) -> Option<u64> {
+    let entries = history.state().github.registrations();
+    entries.iter().find(|entry| entry.name == runner).map(|entry| entry.id)
+}
+
+fn reason(history: &Simulation, runner: &str) -> Option<String> {
+    history.state().executions[runner].reason().map(str::to_owned)
+}
+
+fn conclusion(history: &Simulation, job: u64) -> Option<String> {
+    let state = history.state();
+    state.github.all_jobs().find(|found| found.id == job).and_then(|job| job.conclusion.clone())
+}
+
+fn live(history: &Simulation) -> usize {
+    let state = history.state();
+    state.ec2.instances().filter(|it| !it.state(state.now).is_over()).count()
+}
+
+/// GitHub answers so to the next removals.
+fn removal_fails(history: &Simulation, times: u32, status: u16) {
+    history.state().github.add_fault(FaultRule {
+        method: "DELETE".into(),
+        template: endpoint::ORG_RUNNER.into(),
+        skip: 0,
+        times,
+        fault: GitHubFault::Refuse(ApiError::new(status, "no")),
+    });
+}
+
+/// Our tier's group is closed to the repository: its runners listen and get nothing.
+fn closed_group() -> Simulation {
+    let history = Simulation::new(1);
+    let nobody = Visibility::Selected([].into());
+    history.state().github.add_group(ORGANIZATION, "closed", nobody, true).unwrap();
+    let mut tier = tier("small", &["small"]);
+    tier["runner_group"] = json!("closed");
+    history.world.tiers(&[tier]);
+    history
+}
+
+fn open_group(history: &Simulation) {
+    let tier = tier("small", &["small"]);
+    history.world.tiers(&[tier]);
+}
+
+/// A runner that nobody needs: its job was cancelled, and we were not told.
+fn idle() -> (Simulation, String) {
+    let mut history = Simulation::new(1);
+    history.courier = Box::new(|event, _| match event.action.as_deref() {
+        Some("completed") => vec![],
+        _ => vec![seconds(1)],
+    });
+    let job = history.post(&small());
+    history.run_for(seconds(2));
+    history.cancel(job);
+    let name = name_of(&history, job);
+    (history, name)
+}
+
+#[test]
+fn rr_01_a_runner_that_loses_its_job_when_it_fetches_it_is_replaced() {
+    let mut history = Simulation::new(1);
+    history.state().github.lose_acquires(1);
+    let job = history.post(&small());
+    holds(&mut history, Allowance { surplus: 1, ..Allowance::NONE });
+    let name = name_of(&history, job);
+    assert_eq!(names(&history.world), [name.clone(), format!("{name}-r1")]);
+    assert_eq!(reason(&history, &name).as_deref(), Some("unregistered"));
+}
+
+#[test]
+fn rr_02_rr_04_a_runner_that_listens_and_hangs_is_ended_and_replaced() {
+    let mut history = Simulation::new(1);
+    // It hangs right after it has connected, before it asks for work a second time.
+    history.fates = [Fate::Freezes(seconds(4))].into();
+    let job = history.post(&small());
+    history.at_github(|github, _| github.hold(job, JobStatus::Pending));
+    history.run_for(minutes(2));
+    let at_rest = history.at_github(|github, now| {
+        github.hold(job, JobStatus::Queued);
+        github.tick(now);
+        github.registrations().len()
+    });
+    assert_eq!(at_rest, 1);
+    holds(&mut history, within(30));
+    let name = name_of(&history, job);
+    assert_eq!(names(&history.world), [name.clone(), format!("{name}-r1")]);
+    assert_eq!(history.world.metric_by("InstanceEnded", "idle"), 1.0);
+}
+
+#[test]
+fn rr_04_a_runner_that_gets_nothing_is_replaced_once_the_outage_is_over() {
+    let mut history = closed_group();
+    history.post(&small());
+    history.after(minutes(5), |history| open_group(history));
+    holds(&mut history, Allowance { surplus: 1, longest_wait: minutes(20) });
+    assert_eq!(runners(&history), 2);
+}
+
+#[test]
+fn st_11_a_group_that_does_not_admit_the_repository_costs_a_bounded_number_of_runners() {
+    let mut history = closed_group();
+    let job = history.post(&small());
+    let found = verdict(&mut history, Allowance { surplus: 4, ..Allowance::NONE });
+    assert!(found.iter().all(|violation| violation.starts_with("I2")), "{found:?}");
+    assert_eq!(runners(&history), 4, "the cap ends it");
+    assert_eq!(history.world.metric("NotAssigned"), 4.0);
+    assert_eq!(conclusion(&history, job), None, "the job is left to GitHub");
+}
+
+#[test]
+fn rr_06_an_unused_registration_that_github_removes_is_no_success() {
+    for life in [120, 361] {
+        let mut history = closed_group();
+        history.state().github.options_mut().unused_registration_life = Some(seconds(life));
+        let job = history.post(&small());
+        history.after(minutes(1), |history| open_group(history));
+        holds(&mut history, Allowance { surplus: 1, longest_wait: minutes(20) });
+        assert_eq!(runners(&history), 2, "{life}");
+        assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+    }
+}
+
+#[test]
+fn rr_12_bf_10_a_removal_is_read_by_its_status() {
+    for (status, times) in [(500, 3), (502, 3), (401, 1), (403, 1), (429, 1)] {
+        let (mut history, name) = idle();
+        removal_fails(&history, times, status);
+        holds(&mut history, Allowance::NONE);
+        assert_eq!(registration(&history, &name), None, "{status}");
+        assert_eq!(ended(&history, Status::Succeeded), [name], "{status}");
+    }
+}
+
+#[test]
+fn rr_12_a_registration_that_is_gone_already_is_fine() {
+    let (mut history, name) = idle();
+    history.run_for(seconds(30));
+    let id = registration(&history, &name).unwrap();
+    // Right before the clean-up: the machine dies, and its registration goes.
+    history.after(minutes(1), move |history| {
+        let instance = history.instance_of(&name).unwrap();
+        history.power_off(&instance);
+        history.at_github(|github, _| github.drop_registration(id));
+    });
+    holds(&mut history, Allowance::NONE);
+}
+
+#[test]
+fn rr_14_sp_07_a_replacement_has_a_machine_and_a_registration_of_its_own() {
+    let mut history = Simulation::new(1);
+    history.fates = [Fate::Dies(seconds(3))].into();
+    history.post(&small());
+    holds(&mut history, within(10));
+    let state = history.state();
+    assert_eq!((state.secrets.len(), history.machines.len()), (2, 2));
+    assert_ne!(state.secrets[0], state.secrets[1]);
+}
+
+#[test]
+fn rr_14_a_registration_serves_one_machine_only() {
+    let mut history = Simulation::new(1);
+    history.post(&lasting(minutes(10)));
+    history.run_for(minutes(2));
+    let secret = history.state().secrets[0].clone();
+    let second = history.at_github(|github, now| github.connect(now, &secret));
+    assert_eq!(second.unwrap_err().status, 409);
+    assert_eq!(history.state().handoff.len(), 0, "and nothing can be claimed a second time");
+    holds(&mut history, Allowance::NONE);
+}
+
+#[test]
+fn a_job_whose_machine_dies_is_lost_and_nothing_is_started_for_it() {
+    let mut history = Simulation::new(1);
+    history.fates = [Fate::DiesAtWork(minutes(2))].into();
+    let job = history.post(&lasting(minutes(10)));
+    holds(&mut history, Allowance::NONE);
+    assert_eq!((runners(&history), conclusion(&history, job).as_deref()), (1, Some("failure")));
+}
+
+#[test]
+fn sp_04_sp_06_a_dead_runner_that_github_calls_busy_holds_no_machine() {
+    let mut history = Simulation::new(1);
+    history.fates = [Fate::DiesAtWork(minutes(3))].into();
+    let job = history.post(&lasting(minutes(30)));
+    history.run_for(minutes(2));
+    let name = name_of(&history, job);
+    let id = registration(&history, &name).unwrap();
+    let until = history.now() + minutes(40);
+    history.state().github.lie_about_busy(id, true, until);
+    history.run_for(minutes(3));
+    assert_eq!(live(&history), 0, "the machine is gone whatever GitHub says");
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(registration(&history, &name), None, "it was asked again until it went");
+}
+
+#[test]
+fn sp_06_a_registration_that_stays_busy_for_hours_is_left_to_the_janitor() {
+    let mut history = Simulation::new(1);
+    history.fates = [Fate::DiesAtWork(minutes(3))].into();
+    let job = history.post(&lasting(minutes(30)));
+    history.run_for(minutes(2));
+    let id = registration(&history, &name_of(&history, job)).unwrap();
+    let until = history.now() + hours(20);
+    history.state().github.lie_about_busy(id, true, until);
+    assert!(history.run_to_rest(hours(3)), "the execution does not wait for it for ever");
+    assert_eq!(history.world.metric("RegistrationLeft"), 1.0);
+    assert_eq!(live(&history), 0);
+}
+
+#[test]
+fn bf_02_a_busy_flag_that_lags_harms_nobody() {
+    for lag in [25, 60, 90, 180] {
+        let mut history = Simulation::new(1);
+        history.state().github.options_mut().busy_lag = seconds(lag);
+        for length in [1, 7, 40] {
+            history.post(&lasting(minutes(length)));
+        }
+        holds(&mut history, Allowance::NONE);
+        assert_eq!(runners(&history), 3, "{lag} s");
+    }
+}
+
+#[test]
+fn bf_04_a_runner_with_its_own_job_is_safe_though_github_calls_it_idle_all_along() {
+    let mut history = Simulation::new(1);
+    history.state().github.options_mut().busy_lag = hours(10);
+    let job = history.post(&lasting(hours(2)));
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+    assert_eq!(history.world.metric("IdleRunner"), 0.0);
+}
+
+#[test]
+fn bf_04_a_runner_with_another_job_is_safe_by_githubs_signed_word() {
+    let mut history = Simulation::new(1);
+    history.judges_reports = true;
+    history.state().github.add_repository("acme/open", false);
+    history.state().github.options_mut().busy_lag = hours(10);
+    // A job that we refuse and that takes the runner of one that is cancelled meanwhile.
+    let job = history.post(&small());
+    history.run_for(seconds(2));
+    history.cancel(job);
+    let thief = JobSpec::new("acme/open", &["self-hosted", "small"]);
+    let thief = history.post(&JobSpec { duration: hours(1), ..thief });
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(conclusion(&history, thief).as_deref(), Some("success"));
+}
+
+#[test]
+fn bf_07_a_runner_that_is_missing_from_the_listing_is_looked_at_by_its_id() {
+    let mut history = Simulation::new(1);
+    let job = history.post(&lasting(hours(1)));
+    history.run_for(seconds(20));
+    let id = registration(&history, &name_of(&history, job)).unwrap();
+    let until = history.now() + hours(2);
+    history.state().github.hide_from_listings(id, until);
+    holds(&mut history, Allowance::NONE);
+    let listed = format!("GET {}", endpoint::ORG_RUNNERS);
+    assert!(!history.state().github.calls().contains_key(&listed));
+}
+
+#[test]
+fn bf_08_bf_09_only_the_runner_of_exactly_that_name_decides() {
+    let mut history = Simulation::new(1);
+    history.state().github.options_mut().ignores_name_filter = true;
+    let job = history.at_github(|github, now| github.post_job(now, &small()).unwrap());
+    let name = name_of(&history, job);
+    // More than a page of others, some of them with a longer or shorter name.
+    let others: Vec<_> = (0..150).map(|n| format!("{name}{n}")).collect();
+    history.at_github(|github, now| {
+        let scope = Scope::Organization(ORGANIZATION.into());
+        for other in others.iter().chain([&name[..name.len() - 1].to_owned()]) {
+            github.generate_jit(now, &scope, other, Some(1), &["x".into()]).unwrap();
+        }
+    });
+    // The answer to the registration is lost: it is looked for by its name.
+    history.state().github.add_fault(FaultRule {
+        method: "POST".into(),
+        template: endpoint::ORG_JIT.into(),
+        skip: 0,
+        times: 1,
+        fault: GitHubFault::Lost(502),
+    });
+    holds(&mut history, within(10));
+    assert_eq!(history.state().github.registrations().len(), 151, "the others are untouched");
+    assert_eq!(runners(&history), 1);
+}
+
+#[test]
+fn bf_11_a_machine_ends_itself_after_its_job() {
+    let mut history = Simulation::new(1);
+    // GitHub says completed, and the machine works on for ten minutes.
+    history.fates = [Fate::FreezesAtWork(seconds(50))].into();
+    let job = history.post(&lasting(minutes(1)));
+    history.run_for(seconds(55));
+    history.cancel(job);
+    history.run_for(minutes(15));
+    assert_eq!((conclusion(&history, job).as_deref(), live(&history)), (Some("cancelled"), 1));
+}
+
+#[test]
+fn re_06_re_07_re_13_a_frozen_machine_is_ended_with_its_lifetime() {
+    let mut history = Simulation::new(1);
+    history.fates = [Fate::FreezesAtWork(minutes(1))].into();
+    let job = history.post(&lasting(minutes(30)));
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(reason(&history, &name_of(&history, job)).as_deref(), Some("lifetime"));
+    let state = history.state();
+    let instance = state.ec2.instances().next();
+    assert!(
+        instance.is_none_or(|it| it.ended().is_some_and(|at| at.since(it.launched) <= hours(7)))
+    );
+}
+
+#[test]
+fn a_job_that_runs_longer_than_its_tiers_lifetime_is_ended_with_it() {
+    let mut history = Simulation::new(1);
+    history.post(&lasting(hours(20)));
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(runners(&history), 1, "and nothing is started in its place");
+}
+
+#[test]
+fn re_08_a_machine_that_never_gets_a_registration_does_not_stay() {
+    let mut history = Simulation::new(1);
+    history.state().github.add_fault(FaultRule {
+        method: "POST".into(),
+        template: endpoint::ORG_JIT.into(),
+        skip: 0,
+        times: 30,
+        fault: GitHubFault::Refuse(ApiError::new(500, "Server Error")),
+    });
+    history.post(&small());
+    let found = verdict(&mut history, within(120));
+    assert!(live(&history) == 0, "{found:?}\n{}", story(&history));
+    assert!(found.is_empty(), "{found:#?}\n{}", story(&history));
+}
+
+#[test]
+fn re_14_a_machine_that_stays_pending_is_ended_and_replaced() {
+    let mut history = Simulation::new(1);
+    history.state().ec2.plan_launches([LaunchFault::StuckPending]);
+    let job = history.post(&small());
+    holds(&mut history, within(10));
+    let name = name_of(&history, job);
+    assert_eq!(reason(&history, &name).as_deref(), Some("boot time-out"));
+    assert_eq!(
+        (runners(&history), history.world.metric_by("InstanceEnded", "boot time-out")),
+        (2, 1.0)
+    );
+}
+
+#[test]
+fn ol_24_a_machine_in_which_nothing_starts_is_noticed_at_the_boot_time_out() {
+    let mut history = Simulation::new(1);
+    history.state().ec2.plan_launches([LaunchFault::Dead, LaunchFault::Dead]);
+    let job = history.post(&small());
+    holds(&mut history, within(15));
+    assert_eq!(runners(&history), 3);
+    let first = history.state().executions[&name_of(&history, job)].clone();
+    let took = first.ended.unwrap().since(first.started);
+    assert!(took >= minutes(5) && took <= minutes(6), "{took:?}");
+}
+
+#[test]
+fn a_slow_boot_within_its_time_costs_nothing() {
+    let mut history = Simulation::new(1);
+    history.state().ec2.plan_launches([LaunchFault::Slow(seconds(280))]);
+    history.post(&small());
+    holds(&mut history, within(6));
+    assert_eq!(runners(&history), 1);
+}
+
+#[test]
+fn an_aborted_execution_of_an_idle_runner_is_cleaned_up_and_its_job_served() {
+    let mut history = closed_group();
+    let job = history.post(&small());
+    history.run_for(minutes(2));
+    open_group(&history);
+    let name = name_of(&history, job);
+    history.end_execution(&name, Status::Aborted);
+    holds(&mut history, Allowance { surplus: 1, longest_wait: minutes(10) });
+    assert_eq!(names(&history.world), [name.clone(), format!("{name}-r1")]);
+}
+
+#[test]
+fn re_06_an_execution_that_is_aborted_before_it_launched_leaves_a_job_that_is_served() {
+    let mut history = Simulation::new(1);
+    history.state().ec2.limit_capacity(ostler_sim::ec2::PoolMatch::default(), 0);
+    let job = history.post(&small());
+    history.run_for(seconds(10));
+    history.end_execution(&name_of(&history, job), Status::Aborted);
+    history.state().ec2.restore_capacity();
+    holds(&mut history, within(10));
+    assert_eq!(runners(&history), 2);
+}
+
+#[test]
+fn cp_12_a_burst_of_which_every_first_delivery_is_lost_is_served_by_the_second() {
+    let mut history = Simulation::new(1);
+    history.state().plan = ostler_sim::world::Plan::next(
+        "Configuration.settings",
+        40,
+        ostler_sim::world::Strike::CutBefore,
+    );
+    history.redelivery = Some(Duration::from_secs(300));
+    for _ in 0..40 {
+        history.post(&small());
+    }
+    holds(&mut history, within(10));
+    assert_eq!(runners(&history), 40);
+    assert_eq!(history.answers.iter().filter(|answer| answer.status == 502).count(), 40);
+}
+
+#[test]
+fn what_only_an_operator_can_mend_ends_no_runner() {
+    let mut history = Simulation::new(1);
+    let job = history.post(&lasting(hours(1)));
+    history.run_for(seconds(30));
+    let app = json!({"app_id": 4242}).to_string();
+    history.world.state().parameters.remove("control/app");
+    history.world.state().settings = None;
+    history.run_for(minutes(20));
+    assert!(history.world.metric("ConfigurationError") >= 1.0);
+    history.world.configure("control/app", app);
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+}
