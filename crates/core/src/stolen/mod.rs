@@ -163,23 +163,18 @@ async fn judge<'a, C: ReportContext>(
     let debts = Debts::new(context, &settings)?;
     let mut failed = Vec::new();
     let mut stopped = HashSet::new();
-    for record in records {
-        let report = match record.report() {
-            Ok(report) => report,
-            Err(reason) => {
-                error!(
-                    message_id = record.id,
-                    reason, "a message of the report queue can't be used"
-                );
-                context.telemetry().count("ReportUnusable", None, 1.0);
-                continue;
-            }
-        };
+    let mut judged = HashSet::new();
+    // GitHub's word first: the line that says the same, a moment later, needs no judgement of its own then.
+    // Both are of groups of their own, so that no group's order is changed.
+    for (record, report) in usable(context, records) {
         // In a FIFO queue what follows a failed message must not be handled before it.
         let group = record.group.clone().unwrap_or_else(|| report.group());
         if stopped.contains(&group) || !may_begin() {
             failed.push(record.id.as_str());
             stopped.insert(group);
+            continue;
+        }
+        if report.job_id.is_none() && judged.contains(&report.runner_name) {
             continue;
         }
         let comes_again = match judgement::judge(
@@ -206,7 +201,12 @@ async fn judge<'a, C: ReportContext>(
                 info!(message_id = record.id, runner = report.runner_name, reason, "judged later");
                 true
             }
-            Ok(judgement::Finding::Done) => false,
+            Ok(judgement::Finding::Done) => {
+                if report.job_id.is_some() {
+                    judged.insert(report.runner_name.clone());
+                }
+                false
+            }
             Err(failure) => {
                 error!(message_id = record.id, ?report, %failure, "a report could not be judged");
                 context.telemetry().count("ReportFailed", None, 1.0);
@@ -222,6 +222,25 @@ async fn judge<'a, C: ReportContext>(
         }
     }
     Ok(failed)
+}
+
+/// The records that are reports, those of GitHub's own word first; the others are told of and dropped.
+fn usable<'a, C: ReportContext>(context: &C, records: &'a [Record]) -> Vec<(&'a Record, Report)> {
+    let mut usable = Vec::new();
+    for record in records {
+        match record.report() {
+            Ok(report) => usable.push((record, report)),
+            Err(reason) => {
+                error!(
+                    message_id = record.id,
+                    reason, "a message of the report queue can't be used"
+                );
+                context.telemetry().count("ReportUnusable", None, 1.0);
+            }
+        }
+    }
+    usable.sort_by_key(|(_, report)| report.job_id.is_none());
+    usable
 }
 
 /// Counts are small.

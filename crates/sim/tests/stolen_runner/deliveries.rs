@@ -310,6 +310,20 @@ fn b7_sq_01_sq_10_what_follows_a_failed_record_of_its_group_fails_unhandled() {
 }
 
 #[test]
+fn a_line_in_the_batch_of_the_signed_word_about_its_runner_costs_no_judgement_of_its_own() {
+    let scene = Scene::new();
+    let mine = scene.accept(&Scene::small());
+    scene.takes(&mine.runner, mine.job);
+    let event = json!({"Records": [
+        record("m-1", &scene.line(&mine.runner, mine.job), 1),
+        record("m-2", &scene.signed(&mine.runner, mine.job), 1),
+    ]});
+    assert!(failures(&scene.handle(&event).unwrap()).is_empty());
+    assert_eq!(scene.world.count("stolen-runner", "Executions"), 1);
+    assert_eq!(scene.world.count("stolen-runner", "Forge"), 0);
+}
+
+#[test]
 fn near_the_deadline_the_rest_of_a_batch_is_returned_unhandled() {
     let scene = Scene::new();
     let mine: Vec<_> = (0..3).map(|_| scene.accept(&Scene::small())).collect();
