@@ -134,7 +134,7 @@ pub fn scenario() -> Vec<(Duration, Act)> {
         (at(180), theft("shuffled", "shuffled", Expected::Served, 120)),
         (at(180), turn(Turn::First, faulty("shuffled, event late", vec![job("acme/tools", &["self-hosted", "shuffled"], 240)], late(120.0)))),
         (at(240), theft("shuffled, not covered", "big", Expected::Replaced, 60)),
-        (at(240), turn(Turn::First, faulty("takes a bigger runner", vec![job("acme/site", &["self-hosted", "uncovered"], 300)], late(90.0)))),
+        (at(240), turn(Turn::First, faulty("takes a bigger runner", vec![job("acme/site", &["self-hosted", "uncovered"], 300)], late(200.0)))),
         (at(300), turn(Turn::Later, theft("other runner dies", "bereft", Expected::Replaced, 60))),
         (at(300), faulty("its runner dies idle", vec![job("acme/site", &["self-hosted", "bereft"], 600)], late(120.0))),
         (at(305), Act::LoseMachine("its runner dies idle", "other runner dies")),

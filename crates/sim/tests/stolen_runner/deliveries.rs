@@ -290,21 +290,23 @@ fn s8_an_error_is_logged_with_message_and_report_and_fails_that_record_alone() {
 fn b7_sq_01_sq_10_what_follows_a_failed_record_of_its_group_fails_unhandled() {
     let scene = Scene::new();
     let (a, b) = (scene.accept(&Scene::small()), scene.accept(&Scene::small()));
+    let c = scene.accept(&Scene::small());
     let thief = scene.post(&Scene::strange());
     scene.takes(&a.runner, thief);
     scene.takes(&b.runner, b.job);
+    scene.takes(&c.runner, c.job);
     let line = scene.line(&a.runner, thief);
     let event = json!({"Records": [
         record("m-1", &scene.signed(&b.runner, b.job), 1),
         record("m-2", &line, 1),
         record("m-3", &line, 2),
-        record("m-4", &scene.signed(&a.runner, a.job), 1),
+        record("m-4", &scene.line(&c.runner, c.job), 1),
     ]});
     // m-2 is deferred. m-3, of the same group, would be judged by itself.
     assert_eq!(failures(&scene.handle(&event).unwrap()), ["m-2", "m-3"]);
-    assert!(scene.replacements(&[&a, &b]).is_empty(), "m-3 has done nothing");
+    assert!(scene.replacements(&[&a, &b, &c]).is_empty(), "m-3 has done nothing");
     assert!(
-        matches!(scene.ran(&a.runner), ostler_core::ports::Ran::Job { .. }),
+        matches!(scene.ran(&c.runner), ostler_core::ports::Ran::Job { .. }),
         "m-4 is another group"
     );
 }
