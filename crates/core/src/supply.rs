@@ -102,6 +102,10 @@ impl<'a> Facts<'a> {
 
     /// Whether that runner can still get a job: its execution runs, and nothing is known of a job it ran
     /// or of its end. The runner being judged (`except`) never counts.
+    ///
+    /// Only runners that were started are asked about: the ledger names them, or StartExecution has said
+    /// that they exist. That DescribeExecution does not know one proves that it was started a moment ago
+    /// (API: "eventually consistent"), not that there is none.
     pub fn available(&self, name: &str, except: Option<&str>) -> Result<bool, Need> {
         if except == Some(name) {
             return Ok(false);
@@ -110,7 +114,7 @@ impl<'a> Facts<'a> {
         if record.ran != Ran::Unknown || record.ended_at.is_some() {
             return Ok(false);
         }
-        Ok(self.execution(name)?.is_some_and(|execution| execution.running))
+        Ok(self.execution(name)?.is_none_or(|execution| execution.running))
     }
 
     /// The latest runner of a job: the ledger's, else the execution of its base name if there is one.
@@ -163,7 +167,8 @@ impl<'a> Facts<'a> {
             };
             if self.available(&name, except)? {
                 let input = self.execution(&name)?.and_then(|execution| execution.input.as_ref());
-                return Ok(input.is_some_and(|input| input.covers(wanted)));
+                // A job's own runner covers it, also where its input is not to be seen yet.
+                return Ok(input.map_or(at.id == job.id, |input| input.covers(wanted)));
             }
             match &self.runner(&name)?.ran {
                 Ran::Job { id, repository } => at = JobKey::noted(*id, repository.as_deref()),
@@ -360,8 +365,15 @@ mod tests {
         assert_eq!(facts.supply(&job(1), &wanted, None), Ok(false));
         facts.runners.insert(name.clone(), RunnerRecord::default());
         let closed = Execution { running: false, ..running(input(1, "a", "a")) };
-        facts.executions.insert(name, Some(closed));
+        facts.executions.insert(name.clone(), Some(closed));
         assert_eq!(facts.supply(&job(1), &wanted, None), Ok(false));
+        // The ledger knows it, and DescribeExecution not yet.
+        facts.jobs.insert(
+            JobId(1),
+            Some(JobRecord { runner_name: Some(name.clone()), ..JobRecord::default() }),
+        );
+        facts.executions.insert(name, None);
+        assert_eq!(facts.supply(&job(1), &wanted, None), Ok(true));
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{hours, minutes, seconds, small, story, verdict};
+use common::{minutes, seconds, small, story, verdict};
 use ostler_sim::ec2::{self, LaunchFault, Span};
 use ostler_sim::github::JobSpec;
 use ostler_sim::invariants::Allowance;
@@ -152,6 +152,8 @@ fn begin(history: &History) -> Simulation {
             state.latency =
                 Span { least: Duration::from_millis(20), most: Duration::from_millis(400) };
         }
+        // DescribeExecution is eventually consistent.
+        state.describe_lag = Span::seconds(0, 3);
         if let Some((number, strike)) = history.fault {
             state.plan = Plan::call(number, strike);
         }
@@ -206,7 +208,7 @@ fn allowance(history: &History) -> Allowance {
     // A large runner that takes a small job leaves a small one that can't stand in for it.
     let large = history.jobs.iter().filter(|plot| plot.kind == Kind::Large).count();
     let in_doubt = usize::from(!history.losses.is_empty()) + usize::from(history.fault.is_some());
-    Allowance { surplus: large + in_doubt, longest_wait: hours(4) }
+    Allowance { surplus: large + in_doubt, longest_wait: minutes(120) }
 }
 
 proptest! {

@@ -1,7 +1,11 @@
 //! Deliveries that come twice, late, together, or in the wrong order, under each answer that Step Functions
 //! and its emulators give to a repeated name: one job has one runner.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests, whose failure is the test's")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests, whose failure is the test's"
+)]
 
 mod common;
 
@@ -199,6 +203,27 @@ fn do_12_twenty_handlers_at_once_start_one_runner_for_a_job() {
         holds(&mut history, Allowance::NONE);
         assert_eq!(runners(&history), 1, "{mode:?}");
         assert!(history.answers.iter().all(|answer| answer.status < 300));
+    }
+}
+
+#[test]
+fn an_execution_that_describe_does_not_know_yet_is_there_all_the_same() {
+    for mode in MODES {
+        for recorded in [true, false] {
+            let mut history = Simulation::new(1);
+            history.state().repeated_name = mode;
+            history.state().describe_lag = Span::seconds(10, 10);
+            if !recorded {
+                history.state().plan = Plan::next("Ledger.record_job", 3, Strike::Before);
+            }
+            history.courier = Box::new(|event, _| match event.action.as_deref() {
+                Some("queued") => vec![seconds(1), seconds(4), seconds(5)],
+                _ => vec![seconds(1)],
+            });
+            history.post(&small());
+            holds(&mut history, Allowance::NONE);
+            assert_eq!(runners(&history), 1, "{mode:?}, recorded: {recorded}");
+        }
     }
 }
 
