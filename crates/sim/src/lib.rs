@@ -1,4 +1,13 @@
 //! A world in memory under virtual time, for tests: models that are told the time and owe all chance to a seed.
+//!
+//! - [`github`], [`ec2`], [`queue`]: the models, each a state machine of its own. The local world serves the
+//!   same ones over HTTP.
+//! - [`world`]: the ports of the use cases over these models, and the faults that strike at them.
+//! - [`simulation`]: whole histories. Webhooks are delivered, executions are played by the real definition
+//!   with the real use cases as their function, machines boot, work and die.
+//! - [`invariants`]: what must hold in every history, and at its end.
+//!
+//! A test makes the weather, posts jobs, lets the history run to its rest, and asks for violations.
 
 pub mod ec2;
 pub mod github;

@@ -420,6 +420,46 @@ fn an_aborted_execution_of_an_idle_runner_is_cleaned_up_and_its_job_served() {
     assert_eq!(names(&history.world), [name.clone(), format!("{name}-r1")]);
 }
 
+/// The machine would stay for ever: nothing in it starts. At some of these moments EC2 does not list it yet, or
+/// the call that buys or registers it is under way.
+#[test]
+fn whenever_an_execution_is_aborted_its_machine_and_registration_go() {
+    for moment in 0..60 {
+        let mut history = Simulation::new(moment);
+        history.state().ec2.plan_launches([LaunchFault::Dead]);
+        let job = history.post(&small());
+        history.run_for(Duration::from_millis(500) * u32::try_from(moment).unwrap());
+        history.end_execution(&name_of(&history, job), Status::Aborted);
+        holds(&mut history, Allowance { surplus: 1, longest_wait: minutes(5) });
+        assert_eq!(conclusion(&history, job).as_deref(), Some("success"), "aborted at {moment} half seconds");
+    }
+}
+
+#[test]
+fn an_aborted_execution_of_a_busy_runner_lets_it_finish() {
+    let mut history = Simulation::new(1);
+    let job = history.post(&lasting(hours(1)));
+    history.run_for(minutes(10));
+    history.end_execution(&name_of(&history, job), Status::Aborted);
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+    assert_eq!((runners(&history), history.world.metric("BusyWithoutExecution")), (1, 1.0));
+}
+
+#[test]
+fn do_13_an_end_is_noticed_though_no_event_but_the_first_arrives() {
+    let mut history = Simulation::new(1);
+    history.courier = Box::new(|event, _| match event.action.as_deref() {
+        Some("queued") => vec![seconds(1)],
+        _ => vec![],
+    });
+    for length in [1, 12, 45] {
+        history.post(&lasting(minutes(length)));
+    }
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(runners(&history), 3);
+}
+
 #[test]
 fn re_06_an_execution_that_is_aborted_before_it_launched_leaves_a_job_that_is_served() {
     let mut history = Simulation::new(1);

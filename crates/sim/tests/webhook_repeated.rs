@@ -260,7 +260,7 @@ fn do_18_every_name_is_one_that_step_functions_takes() {
 }
 
 #[test]
-fn a_requeue_pays_with_the_next_name_and_then_with_a_generation_an_hour_later() {
+fn ol_30_a_requeue_pays_with_the_next_name_and_then_with_a_generation_an_hour_later() {
     let mut history = Simulation::new(3);
     // Whoever comes up dies at once, seven times.
     history.fates = vec![Fate::Dies(Duration::ZERO); 5].into();
