@@ -293,11 +293,7 @@ impl<C: Clock> Forge for GitHub<C> {
         self.app.installed(at).await
     }
 
-    async fn run_jobs(
-        &self,
-        at: &Repository,
-        run: i64,
-    ) -> Result<Option<Vec<(JobId, ForgeJob)>>> {
+    async fn run_jobs(&self, at: &Repository, run: i64) -> Result<Option<Vec<(JobId, ForgeJob)>>> {
         let what = format!("list the jobs of run {run} of {at}");
         let repository = format!("/repos/{}/{}", segment(&at.owner)?, segment(&at.name)?);
         let path = format!("{repository}/actions/runs/{run}/jobs?filter=all&per_page={PAGE}");
