@@ -26,6 +26,11 @@ const BUSY_WAIT: Duration = Duration::from_secs(300);
 /// registration that is still refused after this long is left to the janitor.
 const STUCK_REGISTRATION: Duration = Duration::from_secs(1800);
 
+/// From outside, all is looked at once more when this long has passed since the execution ended: a launch or a
+/// registration may have been under way (the function's time-out), and EC2 lists a new instance late. Lambda
+/// repeats an asynchronous invocation that failed after a minute, and once more.
+const OVERTAKEN: Duration = Duration::from_secs(60);
+
 /// Until the job on a runner that ended is old enough to be judged.
 const JUDGE_WAIT: Duration = Duration::from_secs(60);
 
@@ -83,6 +88,12 @@ pub(super) async fn cleanup<C: RunnerContext>(
         }
         warn!(runner, "GitHub does not let the registration go: left to the janitor");
         context.telemetry().count("RegistrationLeft", None, 1.0);
+    }
+    if event.ended.is_some_and(|ended| now.since(ended) < OVERTAKEN) {
+        return Err(Error::Later {
+            after: OVERTAKEN,
+            reason: format!("{runner}: its execution has just ended: what was under way is looked for"),
+        });
     }
     info!(runner, reason = event.state.reason, "cleaned up");
     Ok(RunState { next: Next::Done, wait_seconds: 0, ..event.state.clone() })

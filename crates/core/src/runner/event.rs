@@ -43,6 +43,8 @@ pub struct StepEvent {
     pub runner: String,
     /// When the execution was started.
     pub started: Timestamp,
+    /// When it ended, where that is known.
+    pub ended: Option<Timestamp>,
     /// The execution's input.
     pub input: RunnerInput,
     /// What the last step remembered.
@@ -79,6 +81,7 @@ impl StepEvent {
             runner: runner_name(text(event, "runnerName")?)?,
             started: Timestamp::parse(text(event, "startedAt")?)
                 .ok_or_else(|| wrong("startedAt is not a time"))?,
+            ended: None,
             input: read_input(job)?,
             state: match state {
                 Value::Null => RunState::default(),
@@ -92,6 +95,7 @@ impl StepEvent {
     /// the input is JSON in a string, and dates are milliseconds.
     fn ended_execution(event: &Value) -> Result<Self> {
         let detail = event.get("detail").ok_or_else(|| wrong("the status change has no detail"))?;
+        let date = |key: &str| detail.get(key).and_then(Value::as_i64).map(Timestamp::from_millis);
         let input: Value = detail
             .get("input")
             .and_then(Value::as_str)
@@ -101,11 +105,8 @@ impl StepEvent {
             step: Step::Cleanup,
             outcome: Outcome::Orphaned,
             runner: runner_name(text(detail, "name")?)?,
-            started: detail
-                .get("startDate")
-                .and_then(Value::as_i64)
-                .map(Timestamp::from_millis)
-                .unwrap_or_default(),
+            started: date("startDate").unwrap_or_default(),
+            ended: date("stopDate"),
             input: read_input(&input)?,
             state: RunState::default(),
         })
@@ -153,11 +154,12 @@ mod tests {
     fn ended_executions_are_read_as_eventbridge_sends_them() {
         let event = json!({"version": "0", "detail-type": "Step Functions Execution Status Change",
             "source": "aws.states", "detail": {"name": "widgets-7-abc", "status": "ABORTED",
-                "startDate": 1_796_000_000_000_i64, "output": null,
+                "startDate": 1_796_000_000_000_i64, "stopDate": 1_796_000_060_000_i64, "output": null,
                 "input": "{\"owner\":\"acme\",\"repo\":\"widgets\",\"jobId\":7}"}});
         let read = StepEvent::read(&event).unwrap();
         assert_eq!((read.step, read.outcome), (Step::Cleanup, Outcome::Orphaned));
         assert_eq!(read.started.seconds(), 1_796_000_000);
+        assert_eq!(read.ended, Some(Timestamp::from_millis(1_796_000_060_000)));
     }
 
     #[test]

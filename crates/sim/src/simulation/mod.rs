@@ -382,6 +382,7 @@ impl Simulation {
                     "name": name,
                     "status": if status == Status::Aborted { "ABORTED" } else { "FAILED" },
                     "startDate": execution.started.millis(),
+                    "stopDate": now.millis(),
                     "input": execution.input.to_string(),
                 },
             })
