@@ -180,7 +180,7 @@ fn a_theft_starts_one_and_the_waiting_job_runs_on_it() {
         let thief = JobSpec::new("acme/strange", &["self-hosted", "small"]);
         history.post(&JobSpec { duration: hours(3), ..thief });
         let job = history.post(&small());
-        holds(&mut history, within(15));
+        holds(&mut history, within(6));
         let name = history.world.base_name(REPOSITORY, job);
         assert_eq!(names(&history.world), [name.clone(), format!("{name}-r1")], "{judged}");
     }
