@@ -126,10 +126,12 @@ async fn main() -> anyhow::Result<ExitCode> {
 async fn play(options: Demo) -> anyhow::Result<ExitCode> {
     let state_dir = options.out.join("world");
     if state_dir.exists() {
-        std::fs::remove_dir_all(&state_dir).with_context(|| format!("empty {}", state_dir.display()))?;
+        std::fs::remove_dir_all(&state_dir)
+            .with_context(|| format!("empty {}", state_dir.display()))?;
     }
     println!("starting the local world at {}× speed", options.scale);
-    let config = WorldConfig { scale: options.scale, seed: options.seed, ..WorldConfig::new(&state_dir) };
+    let config =
+        WorldConfig { scale: options.scale, seed: options.seed, ..WorldConfig::new(&state_dir) };
     let world = World::up(config).await?;
     println!("deploying infra/network.yaml and infra/control.yaml");
     let summary = match world.install(&demo::tiers()).await {
@@ -158,8 +160,10 @@ fn addresses(state_dir: &Path) -> PathBuf {
 async fn run(up: Up) -> anyhow::Result<()> {
     let tiers = match &up.tiers {
         Some(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
-            serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("read {}", path.display()))?;
+            serde_json::from_str(&text)
+                .with_context(|| format!("{} is not JSON", path.display()))?
         }
         None => demo::tiers(),
     };
@@ -175,14 +179,17 @@ async fn run(up: Up) -> anyhow::Result<()> {
         world.install(&tiers).await?;
         let at = json!({"edge": world.edge.url(), "github": world.github.url()});
         let path = addresses(&state_dir);
-        std::fs::write(&path, at.to_string()).with_context(|| format!("write {}", path.display()))?;
+        std::fs::write(&path, at.to_string())
+            .with_context(|| format!("write {}", path.display()))?;
         println!("GitHub   {}", world.github.url());
         println!("webhook  {}", world.output("WebhookUrl")?);
         println!("logs     {}", world.log_dir().display());
         for (name, value) in world.variables() {
             println!("export {name}={value}");
         }
-        println!("ready: post a job with `ostler-local job --repo acme/widgets --labels self-hosted,linux,x64,small`; end with Ctrl-C");
+        println!(
+            "ready: post a job with `ostler-local job --repo acme/widgets --labels self-hosted,linux,x64,small`; end with Ctrl-C"
+        );
         tokio::signal::ctrl_c().await.context("wait for Ctrl-C")
     };
     let ran = run.await;
@@ -195,16 +202,19 @@ async fn run(up: Up) -> anyhow::Result<()> {
 /// The addresses of the running world: the edge's and GitHub's.
 fn running(place: &Place) -> anyhow::Result<(String, String)> {
     let path = addresses(&place.state_dir);
-    let text = std::fs::read_to_string(&path)
-        .with_context(|| format!("read {}: start the world with `ostler-local up` first", path.display()))?;
-    let at: Value = serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
+    let text = std::fs::read_to_string(&path).with_context(|| {
+        format!("read {}: start the world with `ostler-local up` first", path.display())
+    })?;
+    let at: Value =
+        serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
     let text = |name: &str| at[name].as_str().unwrap_or("").to_owned();
     Ok((text("edge"), text("github")))
 }
 
 async fn post(job: Job) -> anyhow::Result<()> {
     let (_, github) = running(&job.place)?;
-    let body = json!({"repo": job.repo, "labels": job.labels, "seconds": job.seconds, "count": job.count});
+    let body =
+        json!({"repo": job.repo, "labels": job.labels, "seconds": job.seconds, "count": job.count});
     println!("{}", post_json(&github, "/_admin/jobs", &body).await?);
     Ok(())
 }

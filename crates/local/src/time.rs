@@ -33,7 +33,10 @@ impl WorldClock {
     /// World time now.
     pub fn now(&self) -> Timestamp {
         let seconds = self.epoch_seconds + (real_seconds() - self.epoch_seconds) * self.scale;
-        #[allow(clippy::cast_possible_truncation, reason = "milliseconds fit i64 for 292 million years")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            reason = "milliseconds fit i64 for 292 million years"
+        )]
         Timestamp::from_millis((seconds * 1000.0) as i64)
     }
 
@@ -48,7 +51,10 @@ impl WorldClock {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the one place where the local world reads the real clock")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the one place where the local world reads the real clock"
+)]
 fn real_seconds() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

@@ -431,7 +431,11 @@ fn whenever_an_execution_is_aborted_its_machine_and_registration_go() {
         history.run_for(Duration::from_millis(500) * u32::try_from(moment).unwrap());
         history.end_execution(&name_of(&history, job), Status::Aborted);
         holds(&mut history, Allowance { surplus: 1, longest_wait: minutes(5) });
-        assert_eq!(conclusion(&history, job).as_deref(), Some("success"), "aborted at {moment} half seconds");
+        assert_eq!(
+            conclusion(&history, job).as_deref(),
+            Some("success"),
+            "aborted at {moment} half seconds"
+        );
     }
 }
 

@@ -1,6 +1,10 @@
 //! Which tier a job goes to, what its runner registers, and that the two are one thing.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests, whose failure is the test's")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests, whose failure is the test's"
+)]
 
 mod common;
 

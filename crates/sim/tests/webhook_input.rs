@@ -1,6 +1,10 @@
 //! The webhook's use case: what arrives, in which order it is checked, and what it costs.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests, whose failure is the test's")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests, whose failure is the test's"
+)]
 
 mod common;
 

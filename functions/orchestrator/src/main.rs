@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use ostler_aws::{Patience, DynamoHandoff, DynamoLedger, SsmConfiguration, StepFunctions};
+use ostler_aws::{DynamoHandoff, DynamoLedger, Patience, SsmConfiguration, StepFunctions};
 use ostler_core::Result;
 use ostler_core::ports::{Clock, Configuration, Context, RunnerContext, Telemetry};
 use ostler_core::runner::{self, RunState, StepEvent};
@@ -75,7 +75,8 @@ async fn start(mut environment: Environment) -> Result<Orchestrator> {
     environment.check()?;
     let aws = ostler_aws::sdk_config(Patience::STEP).await;
     // The age of what a process keeps is counted in its own, real time, whatever the world's clock says.
-    let configuration = Rc::new(SsmConfiguration::new(&aws, &prefix, &PARAMETERS, SystemClock::REAL));
+    let configuration =
+        Rc::new(SsmConfiguration::new(&aws, &prefix, &PARAMETERS, SystemClock::REAL));
     Ok(Orchestrator {
         clock,
         telemetry: Emf::new(clock),

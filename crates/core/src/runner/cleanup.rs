@@ -92,7 +92,9 @@ pub(super) async fn cleanup<C: RunnerContext>(
     if event.ended.is_some_and(|ended| now.since(ended) < OVERTAKEN) {
         return Err(Error::Later {
             after: OVERTAKEN,
-            reason: format!("{runner}: its execution has just ended: what was under way is looked for"),
+            reason: format!(
+                "{runner}: its execution has just ended: what was under way is looked for"
+            ),
         });
     }
     info!(runner, reason = event.state.reason, "cleaned up");

@@ -44,7 +44,8 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
         world,
         start: world.clock.now(),
         jobs: Vec::new(),
-        known: HashMap::new(), deliveries: 0,
+        known: HashMap::new(),
+        deliveries: 0,
         doomed: None,
     };
     println!("playing {} jobs at {}× speed", posted(), world.clock.scale());
@@ -129,7 +130,10 @@ impl Demo<'_> {
                 let ids = if matrix {
                     github.post_matrix(&jobs[0], jobs.len()).map_err(refused)?
                 } else {
-                    jobs.iter().map(|job| github.post_job(job)).collect::<Result<_, _>>().map_err(refused)?
+                    jobs.iter()
+                        .map(|job| github.post_job(job))
+                        .collect::<Result<_, _>>()
+                        .map_err(refused)?
                 };
                 for (id, spec) in ids.iter().zip(&jobs) {
                     if turn != Turn::Chance {
@@ -181,7 +185,10 @@ impl Demo<'_> {
                 self.world.ec2.capacity_rule(LaunchRule {
                     pools: PoolMatch { market: Some(Market::Spot), ..PoolMatch::default() },
                     subnet: None,
-                    fault: Fault::new("InsufficientInstanceCapacity", "There is no Spot capacity available."),
+                    fault: Fault::new(
+                        "InsufficientInstanceCapacity",
+                        "There is no Spot capacity available.",
+                    ),
                     times: Some(times),
                 });
             }
@@ -204,9 +211,7 @@ impl Demo<'_> {
         let Some(job) = self.jobs.iter().find(|job| job.part == part) else { return };
         let accepted = job.answers.iter().find(|(status, _)| *status == 202);
         let Some((_, runner)) = accepted else { return };
-        let its = |view: &crate::ec2::InstanceView| {
-            view.tags.get("ostler:runner") == Some(runner)
-        };
+        let its = |view: &crate::ec2::InstanceView| view.tags.get("ostler:runner") == Some(runner);
         let Some(view) = self.world.ec2.instances().into_iter().find(its) else { return };
         self.world.ec2.with(|ec2, now| ec2.power_off(now, &view.instance_id));
         progress::print(self.start, job, "dies", self.world.clock.now());
@@ -229,12 +234,17 @@ impl Demo<'_> {
             .ec2
             .instances()
             .into_iter()
-            .filter_map(|view| view.tags.get("ostler:runner").map(|name| (name.clone(), view.launched_at)))
+            .filter_map(|view| {
+                view.tags.get("ostler:runner").map(|name| (name.clone(), view.launched_at))
+            })
             .collect();
         let deliveries = self.world.github.deliveries_from(self.deliveries);
         self.deliveries += deliveries.len();
         for delivery in deliveries {
-            let Some(index) = delivered_job(&delivery.body).and_then(|id| self.known.get(&id)) else { continue };
+            let Some(index) = delivered_job(&delivery.body).and_then(|id| self.known.get(&id))
+            else {
+                continue;
+            };
             let answer = (delivery.status_code, delivery.answer.clone());
             let job = &mut self.jobs[*index];
             if delivery.action.as_deref() == Some("queued") && !job.answers.contains(&answer) {
@@ -244,10 +254,16 @@ impl Demo<'_> {
         let jobs: HashMap<u64, &Job> = snapshot.jobs.iter().map(|job| (job.id, job)).collect();
         for record in &mut self.jobs {
             let Some(job) = jobs.get(&record.id) else { continue };
-            let accepted = record.answers.iter().find(|(status, _)| *status == 202).map(|(_, name)| name.clone());
+            let accepted = record
+                .answers
+                .iter()
+                .find(|(status, _)| *status == 202)
+                .map(|(_, name)| name.clone());
             let runner = job.runner.as_ref().map(|runner| runner.name.clone()).or(accepted);
             if let Some(name) = &runner {
-                if record.launching.is_none() && let Some(at) = launched.get(name) {
+                if record.launching.is_none()
+                    && let Some(at) = launched.get(name)
+                {
                     record.launching = Some(*at);
                     progress::print(self.start, record, "launching", *at);
                 }
@@ -256,7 +272,9 @@ impl Demo<'_> {
                     progress::print(self.start, record, "online", snapshot.at);
                 }
             }
-            if record.running.is_none() && let Some(at) = job.started_at {
+            if record.running.is_none()
+                && let Some(at) = job.started_at
+            {
                 record.running = Some(at);
                 record.runner.clone_from(&runner);
                 // Between two looks a runner can come online and get a job.
@@ -267,7 +285,12 @@ impl Demo<'_> {
                 record.done = Some(job.completed_at.unwrap_or(snapshot.at));
                 record.conclusion.clone_from(&job.conclusion);
                 let how = job.conclusion.as_deref().unwrap_or("done");
-                progress::print(self.start, record, if how == "success" { "done" } else { how }, snapshot.at);
+                progress::print(
+                    self.start,
+                    record,
+                    if how == "success" { "done" } else { how },
+                    snapshot.at,
+                );
             }
         }
     }
@@ -282,9 +305,14 @@ impl Demo<'_> {
 
     /// Statuses that the forged deliveries were answered with.
     fn deliveries_of_forged(&self) -> Vec<u16> {
-        let forged = |delivery: &crate::github::Delivery| delivered_job(&delivery.body) == Some(666);
+        let forged =
+            |delivery: &crate::github::Delivery| delivered_job(&delivery.body) == Some(666);
         let deliveries = self.world.github.deliveries();
-        deliveries.iter().filter(|delivery| forged(delivery)).map(|delivery| delivery.status_code).collect()
+        deliveries
+            .iter()
+            .filter(|delivery| forged(delivery))
+            .map(|delivery| delivery.status_code)
+            .collect()
     }
 }
 

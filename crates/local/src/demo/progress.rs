@@ -11,22 +11,38 @@ pub fn print(start: Timestamp, job: &JobRecord, what: &str, at: Timestamp) {
     let seconds = at.since(start).as_secs();
     let waited = match what {
         "running" => format!("  waited {} s", at.since(job.queued).as_secs()),
-        "done" => job.running.map_or(String::new(), |from| format!("  ran {} s", at.since(from).as_secs())),
+        "done" => job
+            .running
+            .map_or(String::new(), |from| format!("  ran {} s", at.since(from).as_secs())),
         _ => String::new(),
     };
-    println!("{:>3}:{:02}  {:<10} {:<15} {:<24} job {}{waited}", seconds / 60, seconds % 60, what, job.repository,
-        job.part, job.id);
+    println!(
+        "{:>3}:{:02}  {:<10} {:<15} {:<24} job {}{waited}",
+        seconds / 60,
+        seconds % 60,
+        what,
+        job.repository,
+        job.part,
+        job.id
+    );
 }
 
 /// The end: figures, broken promises, and where the page is.
 pub fn print_summary(summary: &Summary, out: &Path) {
     let jobs = &summary.jobs;
-    println!("\n{} jobs posted: {} accepted, {} refused, {} served, {} cancelled, {} waiting", jobs.posted,
-        jobs.accepted, jobs.refused, jobs.served, jobs.cancelled, jobs.waiting);
-    println!("{} runners started, {} of them in place of lost ones; {} things left behind",
-        summary.runners.started, summary.runners.replacements, summary.runners.left_behind);
-    println!("queue time: median {} s, 95th percentile {} s (world time)", summary.queue_seconds.p50,
-        summary.queue_seconds.p95);
+    println!(
+        "\n{} jobs posted: {} accepted, {} refused, {} served, {} cancelled, {} waiting",
+        jobs.posted, jobs.accepted, jobs.refused, jobs.served, jobs.cancelled, jobs.waiting
+    );
+    let runners = &summary.runners;
+    println!(
+        "{} runners started, {} of them in place of lost ones ({} that nobody needed in the end); {} things left behind",
+        runners.started, runners.replacements, runners.surplus, runners.left_behind
+    );
+    println!(
+        "queue time: median {} s, 95th percentile {} s (world time)",
+        summary.queue_seconds.p50, summary.queue_seconds.p95
+    );
     println!("state transitions per job: {}", summary.transitions_per_job);
     for (function, calls) in &summary.calls {
         let total: u64 = calls.values().sum();
@@ -42,5 +58,9 @@ pub fn print_summary(summary: &Summary, out: &Path) {
             println!("  {broken}");
         }
     }
-    println!("See {} and {}", out.join("report.html").display(), out.join("summary.json").display());
+    println!(
+        "See {} and {}",
+        out.join("report.html").display(),
+        out.join("summary.json").display()
+    );
 }

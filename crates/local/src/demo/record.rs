@@ -16,6 +16,8 @@ pub enum Expected {
     Cancelled,
     /// Its first runner is lost, and it runs on the replacement.
     Replaced,
+    /// As [`Expected::Replaced`], unless another runner happens to come free for it first.
+    PerhapsReplaced,
     /// All its runners are taken by others: after three replacements nothing more is started.
     UsedUp,
     /// It takes a runner that was started for another job; nothing is started for it.
@@ -26,7 +28,7 @@ impl Expected {
     /// Replacements that are started for such a job.
     const fn replacements(self) -> u64 {
         match self {
-            Self::Replaced => 1,
+            Self::Replaced | Self::PerhapsReplaced => 1,
             Self::UsedUp => 3,
             Self::Served | Self::Refused(_) | Self::Cancelled | Self::Thief => 0,
         }
@@ -99,6 +101,11 @@ pub struct JobCounts {
     pub waiting: usize,
 }
 
+/// One surplus runner per this many accepted jobs is no violation. Where the report of a job comes later
+/// than three minutes after its runner's end, the surplus runner is preferred to a job that waits; and in a
+/// world that plays a minute in two seconds, one slow answer is that late. A surplus runner ends as idle.
+const JOBS_PER_SURPLUS: u64 = 10;
+
 /// Runners by fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RunnerCounts {
@@ -106,6 +113,8 @@ pub struct RunnerCounts {
     pub started: u64,
     /// Of them, in place of runners that other jobs took, or that died.
     pub replacements: u64,
+    /// Of the replacements, those that nobody needed, because a report came too late.
+    pub surplus: u64,
     /// Instances, registrations, handoff items and executions that are left.
     pub left_behind: usize,
 }
@@ -182,14 +191,24 @@ pub fn sum_up(
         jobs: JobCounts {
             posted: jobs.len(),
             accepted: jobs.iter().filter(|job| job.accepted()).count(),
-            refused: jobs.iter().filter(|job| matches!(job.expected, Expected::Refused(_)) && !job.accepted()).count(),
+            refused: jobs
+                .iter()
+                .filter(|job| matches!(job.expected, Expected::Refused(_)) && !job.accepted())
+                .count(),
             served,
-            cancelled: jobs.iter().filter(|job| job.conclusion.as_deref() == Some("cancelled")).count(),
+            cancelled: jobs
+                .iter()
+                .filter(|job| job.conclusion.as_deref() == Some("cancelled"))
+                .count(),
             waiting: jobs.iter().filter(|job| job.waits()).count(),
         },
         runners: RunnerCounts {
             started: remains.executions_started,
             replacements: jobs.iter().map(|job| job.executions.saturating_sub(1)).sum(),
+            surplus: jobs
+                .iter()
+                .map(|job| job.executions.saturating_sub(1 + job.expected.replacements()))
+                .sum(),
             left_behind: remains.instances.len()
                 + remains.registrations.len()
                 + remains.handoffs.len()
@@ -198,7 +217,8 @@ pub fn sum_up(
         calls,
         github_calls,
         #[allow(clippy::cast_precision_loss, reason = "counts of a demo")]
-        transitions_per_job: (remains.transitions as f64 / served.max(1) as f64 * 100.0).round() / 100.0,
+        transitions_per_job: (remains.transitions as f64 / served.max(1) as f64 * 100.0).round()
+            / 100.0,
         queue_seconds: QueueSeconds { p50: percentile(&waits, 50), p95: percentile(&waits, 95) },
         violations: Vec::new(),
     };
@@ -216,14 +236,17 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
     for job in jobs {
         let what = format!("job {} ({}, {})", job.id, job.repository, job.part);
         match job.expected {
-            Expected::Served | Expected::Replaced => {
+            Expected::Served | Expected::Replaced | Expected::PerhapsReplaced => {
                 if job.conclusion.as_deref() != Some("success") {
                     broken.push(format!("I2: {what} was not served: {:?}", job.conclusion));
                 }
                 let wanted = 1 + job.expected.replacements();
-                if job.executions != wanted {
+                if job.executions < wanted && job.expected != Expected::PerhapsReplaced {
                     let got = job.executions;
-                    broken.push(format!("I1, I3: {what} got {got} runners, and needed {wanted}"));
+                    broken.push(format!("I2: {what} got {got} runners, and needed {wanted}"));
+                }
+                if job.executions > 4 {
+                    broken.push(format!("I3: {what} got {} runners", job.executions));
                 }
             }
             Expected::UsedUp => {
@@ -236,14 +259,22 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
             }
             Expected::Thief => {
                 if job.executions > 0 || !job.answers.is_empty() || job.running.is_none() {
-                    broken.push(format!("{what} was to take a runner, and no one to be told of it"));
+                    broken
+                        .push(format!("{what} was to take a runner, and no one to be told of it"));
                 }
             }
             Expected::Refused(words) => {
                 if job.accepted() || job.executions > 0 {
                     broken.push(format!("{what} was accepted, and should have been refused"));
-                } else if !job.answers.iter().any(|(status, said)| *status == 200 && said.contains(words)) {
-                    broken.push(format!("{what} was refused without the reason \"{words}\": {:?}", job.answers));
+                } else if !job
+                    .answers
+                    .iter()
+                    .any(|(status, said)| *status == 200 && said.contains(words))
+                {
+                    broken.push(format!(
+                        "{what} was refused without the reason \"{words}\": {:?}",
+                        job.answers
+                    ));
                 }
             }
             Expected::Cancelled => {
@@ -257,12 +288,15 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
         }
     }
     let accepted = u64::try_from(summary.jobs.accepted).unwrap_or(u64::MAX);
-    let replacements: u64 = jobs.iter().map(|job| job.expected.replacements()).sum();
-    if summary.runners.started != accepted + replacements {
-        let started = summary.runners.started;
+    let (started, replacements) = (summary.runners.started, summary.runners.replacements);
+    if started != accepted + replacements {
         broken.push(format!(
-            "I3: {started} runners for {accepted} accepted jobs and {replacements} losses"
+            "I3: {started} runners for {accepted} accepted jobs and {replacements} replacements"
         ));
+    }
+    if summary.runners.surplus > accepted.div_ceil(JOBS_PER_SURPLUS) {
+        let surplus = summary.runners.surplus;
+        broken.push(format!("I1, I3: {surplus} runners that nobody needed, for {accepted} jobs"));
     }
     let left = [
         ("instance", &remains.instances),
@@ -275,7 +309,10 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
     }
     broken.extend(remains.failed.iter().map(|name| format!("execution failed: {name}")));
     if remains.forged_status != Some(401) {
-        broken.push(format!("a delivery with a bad signature was answered {:?}, not 401", remains.forged_status));
+        broken.push(format!(
+            "a delivery with a bad signature was answered {:?}, not 401",
+            remains.forged_status
+        ));
     }
     broken.extend(remains.leaks.iter().map(|leak| format!("I9: secret found in {leak}")));
     broken
@@ -306,7 +343,12 @@ mod tests {
     }
 
     fn remains() -> Remains {
-        Remains { executions_started: 1, transitions: 8, forged_status: Some(401), ..Remains::default() }
+        Remains {
+            executions_started: 1,
+            transitions: 8,
+            forged_status: Some(401),
+            ..Remains::default()
+        }
     }
 
     fn judge(job: JobRecord, remains: &Remains) -> Vec<String> {
@@ -315,7 +357,8 @@ mod tests {
 
     #[test]
     fn a_good_run_breaks_nothing() {
-        let summary = sum_up(&[job(Expected::Served)], &remains(), BTreeMap::new(), BTreeMap::new());
+        let summary =
+            sum_up(&[job(Expected::Served)], &remains(), BTreeMap::new(), BTreeMap::new());
         assert_eq!(summary.violations, Vec::<String>::new());
         assert_eq!((summary.jobs.served, summary.queue_seconds.p50), (1, 50.0));
     }
@@ -324,15 +367,17 @@ mod tests {
     fn every_promise_is_watched() {
         let waiting = JobRecord { done: None, conclusion: None, ..job(Expected::Served) };
         assert!(judge(waiting, &remains()).iter().any(|broken| broken.contains("waits for ever")));
-        let twice = JobRecord { executions: 2, ..job(Expected::Served) };
-        assert!(judge(twice, &remains()).iter().any(|broken| broken.starts_with("I1")));
+        let thrice = JobRecord { executions: 3, ..job(Expected::Served) };
+        assert!(judge(thrice, &remains()).iter().any(|broken| broken.starts_with("I1")));
         let replaced = JobRecord { expected: Expected::Replaced, ..job(Expected::Served) };
         assert!(judge(replaced, &remains()).iter().any(|broken| broken.contains("needed 2")));
         let endless = JobRecord { executions: 5, running: None, ..job(Expected::UsedUp) };
         assert!(judge(endless, &remains()).iter().any(|broken| broken.contains("and no more: 5")));
         assert!(judge(job(Expected::Thief), &remains()).iter().any(|it| it.contains("to be told")));
         let surplus = Remains { executions_started: 2, ..remains() };
-        assert!(judge(job(Expected::Served), &surplus).iter().any(|broken| broken.starts_with("I3")));
+        assert!(
+            judge(job(Expected::Served), &surplus).iter().any(|broken| broken.starts_with("I3"))
+        );
         let left = Remains { instances: vec!["i-1".into()], ..remains() };
         assert!(judge(job(Expected::Served), &left).iter().any(|broken| broken.starts_with("I5")));
         let leak = Remains { leaks: vec!["a log: the key".into()], ..remains() };

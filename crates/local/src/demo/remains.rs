@@ -51,7 +51,13 @@ impl Remainder {
         let executions = list(world).await?;
         let mut remains = Remains {
             instances: instances(world),
-            registrations: world.github.snapshot().runners.into_iter().map(|runner| runner.name).collect(),
+            registrations: world
+                .github
+                .snapshot()
+                .runners
+                .into_iter()
+                .map(|runner| runner.name)
+                .collect(),
             handoffs: handoffs(world).await?,
             executions_started: u64::try_from(executions.len()).unwrap_or(u64::MAX),
             forged_status: forged.first().copied(),
@@ -112,10 +118,17 @@ async fn list(world: &World) -> anyhow::Result<Vec<Listed>> {
         if let Some(token) = &token {
             input["nextToken"] = json!(token);
         }
-        let answer = client.json("states", "AWSStepFunctions.ListExecutions", &input).await.context("list executions")?;
+        let answer = client
+            .json("states", "AWSStepFunctions.ListExecutions", &input)
+            .await
+            .context("list executions")?;
         for execution in answer["executions"].as_array().into_iter().flatten() {
             let text = |key: &str| execution[key].as_str().unwrap_or_default().to_owned();
-            listed.push(Listed { arn: text("executionArn"), name: text("name"), status: text("status") });
+            listed.push(Listed {
+                arn: text("executionArn"),
+                name: text("name"),
+                status: text("status"),
+            });
         }
         token = answer["nextToken"].as_str().map(str::to_owned);
         if token.is_none() {
@@ -138,7 +151,8 @@ async fn history(world: &World, arn: &str) -> anyhow::Result<Vec<Value>> {
 /// What AWS bills: each state entered, and each retry (Step Functions pricing, "state transitions").
 fn transitions(history: &[Value]) -> u64 {
     let count = |suffix: &str| {
-        let matches = |event: &&Value| event["type"].as_str().is_some_and(|kind| kind.ends_with(suffix));
+        let matches =
+            |event: &&Value| event["type"].as_str().is_some_and(|kind| kind.ends_with(suffix));
         u64::try_from(history.iter().filter(matches).count()).unwrap_or(u64::MAX)
     };
     let retries = count("TaskScheduled").saturating_sub(count("TaskStateEntered"));
@@ -146,7 +160,11 @@ fn transitions(history: &[Value]) -> u64 {
 }
 
 /// Searches every log file of the functions and instances.
-fn search(dir: &Path, secrets: &[(&'static str, String)], found: &mut Vec<String>) -> anyhow::Result<()> {
+fn search(
+    dir: &Path,
+    secrets: &[(&'static str, String)],
+    found: &mut Vec<String>,
+) -> anyhow::Result<()> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Ok(()) };
     for entry in entries {
         let entry = entry.with_context(|| format!("read {}", dir.display()))?;
@@ -194,8 +212,15 @@ mod tests {
     #[test]
     fn transitions_are_states_entered_and_retries() {
         let event = |kind: &str| json!({ "type": kind });
-        let history = ["TaskStateEntered", "TaskScheduled", "TaskFailed", "TaskScheduled", "TaskSucceeded",
-            "TaskStateExited", "ChoiceStateEntered"];
+        let history = [
+            "TaskStateEntered",
+            "TaskScheduled",
+            "TaskFailed",
+            "TaskScheduled",
+            "TaskSucceeded",
+            "TaskStateExited",
+            "ChoiceStateEntered",
+        ];
         assert_eq!(transitions(&history.map(event)), 3);
     }
 }

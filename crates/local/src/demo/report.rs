@@ -32,10 +32,13 @@ td.n{text-align:right}svg text{fill:var(--fg);font:11px system-ui,sans-serif}svg
 /// Renders the page. `scale` is world seconds per real second.
 pub fn render(jobs: &[JobRecord], summary: &Summary, scale: f64) -> String {
     let mut page = String::new();
-    let _ = write!(page, "<!doctype html><html lang=en><meta charset=utf-8><title>Ostler: demo run</title>\
+    let _ = write!(
+        page,
+        "<!doctype html><html lang=en><meta charset=utf-8><title>Ostler: demo run</title>\
         <meta name=viewport content='width=device-width'><style>{STYLE}</style><h1>Ostler: demo run</h1>\
         <p>The real function binaries, state machine and templates in the local world. \
-        Times are world time: one real second is {scale} s.</p>");
+        Times are world time: one real second is {scale} s.</p>"
+    );
     verdict(&mut page, summary);
     cards(&mut page, summary);
     timeline(&mut page, jobs);
@@ -51,7 +54,11 @@ fn verdict(page: &mut String, summary: &Summary) {
         page.push_str("<p><b>Every promise held.</b></p>");
         return;
     }
-    let _ = write!(page, "<p class=bad><b>{} promises were broken:</b></p><ul class=bad>", summary.violations.len());
+    let _ = write!(
+        page,
+        "<p class=bad><b>{} promises were broken:</b></p><ul class=bad>",
+        summary.violations.len()
+    );
     for broken in &summary.violations {
         let _ = write!(page, "<li>{}", escape(broken));
     }
@@ -69,6 +76,7 @@ fn cards(page: &mut String, summary: &Summary) {
         (jobs.waiting.to_string(), "still waiting"),
         (summary.runners.started.to_string(), "runners started"),
         (summary.runners.replacements.to_string(), "in place of lost ones"),
+        (summary.runners.surplus.to_string(), "that nobody needed"),
         (summary.runners.left_behind.to_string(), "left behind"),
         (format!("{:.0} s", summary.queue_seconds.p50), "median wait"),
         (format!("{:.0} s", summary.queue_seconds.p95), "95th percentile"),
@@ -92,16 +100,27 @@ fn timeline(page: &mut String, jobs: &[JobRecord]) {
     for (color, name) in
         [("wait", "queued"), ("boot", "machine boots"), ("idle", "online"), ("run", "running")]
     {
-        let _ = write!(page, "<span class=key><i style='background:var(--{color})'></i>{name}</span>");
+        let _ =
+            write!(page, "<span class=key><i style='background:var(--{color})'></i>{name}</span>");
     }
-    let _ = write!(page, "</p><div class=scroll><svg width={} height={height} role=img \
-        aria-label='Timeline of every job'>", 250.0 + WIDTH + 20.0);
-    let step = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0].into_iter().find(|step| minutes / step <= 10.0).unwrap_or(120.0);
+    let _ = write!(
+        page,
+        "</p><div class=scroll><svg width={} height={height} role=img \
+        aria-label='Timeline of every job'>",
+        250.0 + WIDTH + 20.0
+    );
+    let step = [1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0]
+        .into_iter()
+        .find(|step| minutes / step <= 10.0)
+        .unwrap_or(120.0);
     let mut tick = 0.0;
     while tick <= minutes {
         let at = 250.0 + tick / minutes * WIDTH;
-        let _ = write!(page, "<line x1={at:.1} x2={at:.1} y1=16 y2={height} stroke='var(--line)'/>\
-            <text class=dim x={at:.1} y=11 text-anchor=middle>{tick} min</text>");
+        let _ = write!(
+            page,
+            "<line x1={at:.1} x2={at:.1} y1=16 y2={height} stroke='var(--line)'/>\
+            <text class=dim x={at:.1} y=11 text-anchor=middle>{tick} min</text>"
+        );
         tick += step;
     }
     let mut y = 20.0;
@@ -115,18 +134,31 @@ fn timeline(page: &mut String, jobs: &[JobRecord]) {
             ("run", job.running),
             ("", job.done),
         ];
-        let known: Vec<_> = marks.iter().filter_map(|(color, at)| at.map(|at| (*color, at))).collect();
+        let known: Vec<_> =
+            marks.iter().filter_map(|(color, at)| at.map(|at| (*color, at))).collect();
         for pair in known.windows(2) {
             let (from, to) = (x(pair[0].1), x(pair[1].1));
             let seconds = pair[1].1.since(pair[0].1).as_secs();
-            let _ = write!(page, "<rect x={from:.1} y={:.1} width={:.1} height={:.1} rx=2 \
+            let _ = write!(
+                page,
+                "<rect x={from:.1} y={:.1} width={:.1} height={:.1} rx=2 \
                 fill='var(--{})'><title>{}: {seconds} s</title></rect>",
-                y + 3.0, (to - from).max(1.5), ROW - 6.0, pair[0].0, label(pair[0].0));
+                y + 3.0,
+                (to - from).max(1.5),
+                ROW - 6.0,
+                pair[0].0,
+                label(pair[0].0)
+            );
         }
         if known.len() < 2 {
             let said = job.answers.first().map_or("no answer", |(_, said)| said.as_str());
-            let _ = write!(page, "<text class=dim x={:.1} y={:.1}>{}</text>", x(job.queued), y + 12.0,
-                escape(&cut(said, 80)));
+            let _ = write!(
+                page,
+                "<text class=dim x={:.1} y={:.1}>{}</text>",
+                x(job.queued),
+                y + 12.0,
+                escape(&cut(said, 80))
+            );
         }
         y += ROW;
     }
@@ -146,9 +178,16 @@ fn refusals(page: &mut String, jobs: &[JobRecord]) {
     page.push_str("<h2>Refused, and why</h2><table><tr><th>Job<th>Repository<th>Labels<th>Answer");
     let refused = |job: &&JobRecord| !job.accepted() && job.expected != Expected::Thief;
     for job in jobs.iter().filter(refused) {
-        let said = job.answers.first().map_or(String::new(), |(status, said)| format!("{status} {said}"));
-        let _ = write!(page, "<tr><td>{}<td>{}<td>{}<td>{}", job.id, escape(&job.repository),
-            escape(&job.labels), escape(&said));
+        let said =
+            job.answers.first().map_or(String::new(), |(status, said)| format!("{status} {said}"));
+        let _ = write!(
+            page,
+            "<tr><td>{}<td>{}<td>{}<td>{}",
+            job.id,
+            escape(&job.repository),
+            escape(&job.labels),
+            escape(&said)
+        );
     }
     page.push_str("</table>");
 }
@@ -157,7 +196,8 @@ fn calls(page: &mut String, summary: &Summary) {
     page.push_str("<h2>Calls by function</h2><table><tr><th>Caller<th>Call<th>Times");
     for (caller, calls) in &summary.calls {
         for (call, times) in calls {
-            let _ = write!(page, "<tr><td>{}<td>{}<td class=n>{times}", escape(caller), escape(call));
+            let _ =
+                write!(page, "<tr><td>{}<td>{}<td class=n>{times}", escape(caller), escape(call));
         }
     }
     page.push_str("</table><h2>Calls to GitHub</h2><table><tr><th>Call<th>Times");
@@ -170,11 +210,22 @@ fn calls(page: &mut String, summary: &Summary) {
 fn details(page: &mut String, jobs: &[JobRecord]) {
     page.push_str("<h2>Details</h2><div class=scroll><table><tr><th>Job<th>Part<th>Labels<th>Runner<th>Queued<th>Wait<th>Run<th>End");
     for job in jobs {
-        let wait = job.running.map_or(String::new(), |at| format!("{} s", at.since(job.queued).as_secs()));
-        let run = job.running.zip(job.done).map_or(String::new(), |(from, to)| format!("{} s", to.since(from).as_secs()));
-        let _ = write!(page, "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td class=n>{wait}<td class=n>{run}<td>{}", job.id,
-            escape(job.part), escape(&job.labels), escape(job.runner.as_deref().unwrap_or("")), job.queued,
-            escape(job.conclusion.as_deref().unwrap_or("")));
+        let wait =
+            job.running.map_or(String::new(), |at| format!("{} s", at.since(job.queued).as_secs()));
+        let run = job
+            .running
+            .zip(job.done)
+            .map_or(String::new(), |(from, to)| format!("{} s", to.since(from).as_secs()));
+        let _ = write!(
+            page,
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>{}<td class=n>{wait}<td class=n>{run}<td>{}",
+            job.id,
+            escape(job.part),
+            escape(&job.labels),
+            escape(job.runner.as_deref().unwrap_or("")),
+            job.queued,
+            escape(job.conclusion.as_deref().unwrap_or(""))
+        );
     }
     page.push_str("</table></div>");
 }

