@@ -284,6 +284,27 @@ fn bf_04_a_runner_with_another_job_is_safe_by_githubs_signed_word() {
 }
 
 #[test]
+fn rr_13_bf_02_a_job_that_lands_at_the_last_moment_is_not_harmed() {
+    for lag in [0, 60, 3600] {
+        for landing in (240..=330).step_by(10) {
+            let (mut history, _) = idle();
+            history.judges_reports = true;
+            history.state().github.options_mut().busy_lag = seconds(lag);
+            history.state().github.add_repository("acme/open", false);
+            let spec = JobSpec::new("acme/open", &["self-hosted", "small"]);
+            history.run_for(seconds(landing));
+            let thief = history.post(&JobSpec { duration: hours(1), ..spec });
+            holds(&mut history, Allowance::NONE);
+            let ended = conclusion(&history, thief);
+            assert!(
+                matches!(ended.as_deref(), None | Some("success")),
+                "{lag} {landing} {ended:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn bf_07_a_runner_that_is_missing_from_the_listing_is_looked_at_by_its_id() {
     let mut history = Simulation::new(1);
     let job = history.post(&lasting(hours(1)));
