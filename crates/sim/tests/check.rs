@@ -472,6 +472,40 @@ fn an_aborted_execution_of_a_busy_runner_lets_it_finish() {
 }
 
 #[test]
+fn an_aborted_execution_of_a_stolen_runner_harms_no_job_and_leaves_none_waiting() {
+    for judged in [false, true] {
+        for abort in [10, 100, 400] {
+            let mut history = Simulation::new(40);
+            history.judges_reports = judged;
+            history.state().github.add_repository("acme/strange", true).installed = false;
+            let thief = JobSpec::new("acme/strange", &["self-hosted", "small"]);
+            let thief = history.post(&JobSpec { duration: hours(1), ..thief });
+            let job = history.post(&small());
+            history.run_for(seconds(abort));
+            history.end_execution(&name_of(&history, job), Status::Aborted);
+            holds(&mut history, within(10));
+            for job in [thief, job] {
+                let ended = conclusion(&history, job);
+                assert_eq!(ended.as_deref(), Some("success"), "{judged} {abort}");
+            }
+            assert_eq!(runners(&history), 2, "{judged} {abort}");
+        }
+    }
+}
+
+#[test]
+fn i6_a_machine_that_ec2_does_not_list_yet_is_not_gone() {
+    for unseen in [30, 100, 250] {
+        let mut history = Simulation::new(1);
+        history.state().ec2.options().unseen = Span::seconds(unseen, unseen);
+        history.state().ec2.options().boot = Span::seconds(150, 150);
+        history.post(&lasting(minutes(10)));
+        holds(&mut history, within(5));
+        assert_eq!(runners(&history), 1, "{unseen}");
+    }
+}
+
+#[test]
 fn do_13_an_end_is_noticed_though_no_event_but_the_first_arrives() {
     let mut history = Simulation::new(1);
     history.courier = Box::new(|event, _| match event.action.as_deref() {

@@ -16,7 +16,7 @@ use ostler_sim::ec2::{Fault, LaunchRule, PoolMatch};
 use ostler_sim::github::{ApiError, Fault as GitHubFault, FaultRule, JobSpec, endpoint};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::{Fate, Simulation};
-use ostler_sim::world::{Plan, REPOSITORY, Strike, tier};
+use ostler_sim::world::{Plan, REPOSITORY, Status, Strike, tier};
 
 /// One fault may cost a runner, and the time in which it is noticed.
 const AFTER_A_FAULT: Allowance = Allowance { surplus: 1, longest_wait: minutes(60) };
@@ -203,7 +203,7 @@ fn aborted() -> Simulation {
     let job = history.post(&lasting(minutes(20)));
     history.after(minutes(3), move |history| {
         let name = history.world.base_name(REPOSITORY, job);
-        history.end_execution(&name, ostler_sim::world::Status::Aborted);
+        history.end_execution(&name, Status::Aborted);
     });
     history
 }
@@ -211,4 +211,18 @@ fn aborted() -> Simulation {
 #[test]
 fn an_execution_that_someone_aborts_in_the_middle_of_a_job() {
     every_fault(aborted, Allowance::NONE);
+}
+
+fn stolen_and_aborted() -> Simulation {
+    let mut history = stolen();
+    history.after(seconds(100), move |history| {
+        let name = history.state().executions.keys().next().cloned().unwrap_or_default();
+        history.end_execution(&name, Status::Aborted);
+    });
+    history
+}
+
+#[test]
+fn an_execution_that_someone_aborts_while_its_runner_is_stolen() {
+    every_fault(stolen_and_aborted, Allowance { longest_wait: minutes(15), ..Allowance::NONE });
 }

@@ -12,12 +12,13 @@ use crate::config::Settings;
 use crate::debts::{Debts, Judgement};
 use crate::error::{Error, Result};
 use crate::ports::{
-    Clock, Fleet, Forge, ForgeJob, Handoff, Instance, InstanceState, Ledger, Ran, Removal,
-    RunnerContext, RunnerRecord, Telemetry,
+    Clock, Fleet, Forge, ForgeJob, Handoff, Instance, InstanceState, JobStatus, Ledger, Ran,
+    Removal, RunnerContext, RunnerRecord, Telemetry,
 };
 use crate::runner::event::Outcome;
 use crate::runner::register::place;
 use crate::runner::{Next, RunState, StepEvent};
+use crate::time::Timestamp;
 
 /// Until a runner that is still busy is looked at again.
 const BUSY_WAIT: Duration = Duration::from_secs(300);
@@ -30,6 +31,11 @@ const STUCK_REGISTRATION: Duration = Duration::from_secs(1800);
 /// registration may have been under way (the function's time-out), and EC2 lists a new instance late. Lambda
 /// repeats an asynchronous invocation that failed after a minute, and once more.
 const OVERTAKEN: Duration = Duration::from_secs(60);
+
+/// After the registration of a runner was removed that may be in the middle of a job, until its machine is ended:
+/// the report of such a job is judged within two minutes of its start. An asynchronous invocation that failed is
+/// repeated after one minute, and after two more (Lambda guide, "Asynchronous invocation").
+const AFTER_REMOVAL: Duration = Duration::from_secs(110);
 
 /// Until the job on a runner that ended is old enough to be judged.
 const JUDGE_WAIT: Duration = Duration::from_secs(60);
@@ -54,17 +60,23 @@ pub(super) async fn cleanup<C: RunnerContext>(
     if lives && !decided {
         job = own_job(context, event).await?;
         if works(event, &record, job.as_ref()) {
-            return busy(context, event);
+            return busy(&debts, context, event, &record, job.as_ref()).await;
         }
     }
     let removal = remove_registration(context, settings, event, &record, lives).await;
-    if lives && !decided && matches!(removal, Ok(Removal::Busy)) {
-        return busy(context, event);
+    // Where it is not decided yet, only GitHub's word that it is not busy lets the machine be ended.
+    if lives && !decided && *removal.as_ref().map_err(Clone::clone)? == Removal::Busy {
+        return busy(&debts, context, event, &record, job.as_ref()).await;
     }
     context.ledger().end_runner(runner, now, debts.expiry()).await?;
+    // GitHub's busy flag lags: that the registration could be removed does not prove that the runner was
+    // idle. An idle one ends by itself now; a busy one is accounted for before its machine is ended.
+    let registered = record.runner_id.is_some() || matches!(removal, Ok(Removal::Removed));
+    let deregistered = record.ended_at.unwrap_or(now);
+    let spared = lives && !decided && registered && now.since(deregistered) < AFTER_REMOVAL;
     let mut ended = Ok(());
     for instance in &alive {
-        if instance.state != InstanceState::Ended {
+        if instance.state != InstanceState::Ended && !spared {
             ended = ended.and(context.fleet().terminate(&instance.id).await);
         }
         ended = ended.and(context.handoff().withdraw(&instance.id).await.map(drop));
@@ -89,13 +101,8 @@ pub(super) async fn cleanup<C: RunnerContext>(
         warn!(runner, "GitHub does not let the registration go: left to the janitor");
         context.telemetry().count("RegistrationLeft", None, 1.0);
     }
-    if event.ended.is_some_and(|ended| now.since(ended) < OVERTAKEN) {
-        return Err(Error::Later {
-            after: OVERTAKEN,
-            reason: format!(
-                "{runner}: its execution has just ended: what was under way is looked for"
-            ),
-        });
+    if spared || just_ended(event, now) {
+        return Err(overtaken(event));
     }
     info!(runner, reason = event.state.reason, "cleaned up");
     Ok(RunState { next: Next::Done, wait_seconds: 0, ..event.state.clone() })
@@ -126,17 +133,50 @@ async fn own_job<C: RunnerContext>(context: &C, event: &StepEvent) -> Result<Opt
     }
 }
 
-/// Whether the runner is known to be in the middle of a job: its own, or one that it took.
-fn works(event: &StepEvent, record: &RunnerRecord, job: Option<&ForgeJob>) -> bool {
-    let own = job.is_some_and(|job| {
-        job.status == crate::ports::JobStatus::InProgress
-            && job.runner_name.as_deref() == Some(&event.runner)
-    });
-    let other = matches!(&record.ran, Ran::Job { id, .. } if Some(*id) != event.input.job());
-    own || other || record.ran == Ran::Taken
+/// Whether the runner is in the middle of its own job.
+fn has_its_own(event: &StepEvent, job: Option<&ForgeJob>) -> bool {
+    job.is_some_and(|job| {
+        job.status == JobStatus::InProgress && job.runner_name.as_deref() == Some(&event.runner)
+    })
 }
 
-fn busy<C: RunnerContext>(context: &C, event: &StepEvent) -> Result<RunState> {
+/// Whether the runner is known to be in the middle of a job: its own, or one that it took.
+fn works(event: &StepEvent, record: &RunnerRecord, job: Option<&ForgeJob>) -> bool {
+    let other = matches!(&record.ran, Ran::Job { id, .. } if Some(*id) != event.input.job());
+    has_its_own(event, job) || other || record.ran == Ran::Taken
+}
+
+fn just_ended(event: &StepEvent, now: Timestamp) -> bool {
+    event.ended.is_some_and(|ended| now.since(ended) < OVERTAKEN)
+}
+
+fn overtaken(event: &StepEvent) -> Error {
+    let runner = &event.runner;
+    Error::Later {
+        after: OVERTAKEN,
+        reason: format!("{runner}: its execution has just ended: what was under way is looked for"),
+    }
+}
+
+/// The runner is in the middle of a job, and goes on. Nobody checks it any more: if the job is not its own,
+/// whoever counted on it gets another runner now.
+async fn busy<C: RunnerContext>(
+    debts: &Debts<'_, C>,
+    context: &C,
+    event: &StepEvent,
+    record: &RunnerRecord,
+    job: Option<&ForgeJob>,
+) -> Result<RunState> {
+    if event.input.job().is_some() && !has_its_own(event, job) {
+        // A job that was given to it this moment is shown on it only once it has begun.
+        if just_ended(event, context.clock().now()) {
+            return Err(overtaken(event));
+        }
+        if record.ran == Ran::Unknown {
+            debts.mark_taken(&event.runner).await?;
+        }
+        debts.end(&event.runner, &event.input, record, job).await?;
+    }
     if event.outcome == Outcome::Orphaned {
         // It runs its job to the end, powers off by itself, and the reaper sees to it that it does.
         warn!(
