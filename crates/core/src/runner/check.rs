@@ -184,7 +184,13 @@ fn alive(
             (None, _) => return Verdict::Look(Look::Handoff),
             (Some(true), None) if boot_over => return Verdict::Withdraw,
             (Some(true), None) => return Verdict::Wait,
-            (Some(true), Some(true)) => return Verdict::End("boot time-out"),
+            // Register may have put it twice, because the first answer was lost, and the machine have claimed
+            // the first: GitHub knows whether a runner came of it.
+            (Some(true), Some(true)) => match &seen.registration {
+                None => return Verdict::Look(Look::Registration),
+                Some(Some(entry)) if entry.online || entry.busy => state.claimed = true,
+                Some(_) => return Verdict::End("boot time-out"),
+            },
             (Some(true), Some(false)) | (Some(false), _) => state.claimed = true,
         }
     }
@@ -485,9 +491,22 @@ mod tests {
         assert_eq!(verdict(1, &mut booting, &seen), Verdict::Wait);
         assert_eq!(verdict(5, &mut booting, &seen), Verdict::Withdraw);
         seen.withdrawn = Some(true);
-        assert_eq!(verdict(5, &mut booting, &seen), Verdict::End("boot time-out"));
-        seen.withdrawn = Some(false);
+        assert_eq!(verdict(5, &mut booting, &seen), Verdict::Look(Look::Registration));
+        for never in [Some(None), entry(false, false)] {
+            seen.registration = never;
+            assert_eq!(verdict(5, &mut booting, &seen), Verdict::End("boot time-out"));
+        }
+        (seen.withdrawn, seen.registration) = (Some(false), None);
         assert_eq!(verdict(5, &mut booting, &seen), Verdict::Look(Look::Job), "claimed meanwhile");
+    }
+
+    #[test]
+    fn a_machine_whose_registration_was_put_twice_and_claimed_once_is_not_ended_at_its_boot_time_out() {
+        let mut state = RunState { claimed: false, ..state() };
+        let mut seen = Seen { lies: Some(true), withdrawn: Some(true), ..running() };
+        seen.registration = entry(true, true);
+        assert_eq!(verdict(5, &mut state, &seen), Verdict::Wait, "busy, with which job is not known yet");
+        assert!(state.claimed);
     }
 
     #[test]
