@@ -82,7 +82,7 @@ pub struct MetricPoint {
     pub namespace: String,
     /// Metric's name.
     pub name: String,
-    /// First dimension set, name to value.
+    /// Largest dimension set, name to value.
     pub dimensions: BTreeMap<String, String>,
     /// The value.
     pub value: f64,
@@ -657,7 +657,9 @@ fn metrics_of(line: &LogLine) -> Vec<MetricPoint> {
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let mut points = Vec::new();
     for directive in list(&root["_aws"]["CloudWatchMetrics"]) {
-        let names = list(&directive["Dimensions"]).first().map(&list).unwrap_or_default();
+        // One set for each series of the metric; the largest names all that is known of the value.
+        let sets = list(&directive["Dimensions"]);
+        let names = sets.iter().map(&list).max_by_key(Vec::len).unwrap_or_default();
         let dimensions: BTreeMap<String, String> = names
             .iter()
             .filter_map(|name| name.as_str())

@@ -7,7 +7,7 @@ if [ -n "$INIT_FAILS" ]; then
   curl -s "$base/init/error" -d '{"errorType":"Init","errorMessage":"no"}' >/dev/null; exit 1
 fi
 [ -n "$INIT_EXITS" ] && exit 3
-echo '{"_aws":{"CloudWatchMetrics":[{"Namespace":"N","Dimensions":[["Tier"]],"Metrics":[{"Name":"Started"}]}]},"Tier":"t","Started":2}'
+echo '{"_aws":{"CloudWatchMetrics":[{"Namespace":"N","Dimensions":[[],["Tier"]],"Metrics":[{"Name":"Started"}]}]},"Tier":"t","Started":2}'
 count=0
 while true; do
   event=$(curl -s -D "head.$$" "$base/invocation/next"); id=$(grep -i request-id "head.$$" | tr -d '\r' | cut -d' ' -f2)

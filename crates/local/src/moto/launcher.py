@@ -101,7 +101,7 @@ def step_functions_run_in_world_time():
 
 def executions_behave_as_on_aws():
     """Start times are text in `$$`; a name starts once under concurrency; StopExecution acts at once, with its error
-    and cause; the edge hears of every end (AWS sends an EventBridge event)."""
+    and cause; deleting a machine ends its executions; the edge hears of every end (AWS sends an EventBridge event)."""
     execution = importlib.import_module(PARSER + "backend.execution")
     models = importlib.import_module(PARSER + "models")
     responses = importlib.import_module("moto.stepfunctions.responses")
@@ -152,17 +152,33 @@ def executions_behave_as_on_aws():
 
     execution.BaseExecutionWorkerCommunication._reflect_execution_status = reflect_once
 
+    def abort(running, error=None, cause=None):
+        if running.stop_date is not None:
+            return False
+        running.stop_date = WorldDatetime.now(datetime.timezone.utc)
+        running.exec_status = execution.ExecutionStatus.ABORTED
+        running.error, running.cause = error or None, cause or None
+        if running.exec_worker and getattr(running.exec_worker, "env", None):
+            running.exec_worker.stop(stop_date=running.stop_date, error=error, cause=cause)
+        return True
+
     def stop(self, stop_date, error=None, cause=None):
-        if self.stop_date is not None:
-            return
-        self.stop_date = WorldDatetime.now(datetime.timezone.utc)
-        self.exec_status = execution.ExecutionStatus.ABORTED
-        self.error, self.cause = error or None, cause or None
-        if self.exec_worker and getattr(self.exec_worker, "env", None):
-            self.exec_worker.stop(stop_date=self.stop_date, error=error, cause=cause)
-        threading.Thread(target=tell, args=(self,), daemon=True).start()
+        if abort(self, error, cause):
+            threading.Thread(target=tell, args=(self,), daemon=True).start()
 
     execution.Execution.stop = stop
+
+    # Executions of a deleted machine end at their next transition (stock moto: never). Nobody is told: the rules on
+    # them are deleted with their stack, before it.
+    delete = models.StepFunctionsParserBackend.delete_state_machine
+
+    def delete_state_machine(self, arn):
+        deleted = [machine for machine in self.state_machines if machine.arn == arn]
+        delete(self, arn)
+        for running in [running for machine in deleted for running in machine.executions]:
+            abort(running)
+
+    models.StepFunctionsParserBackend.delete_state_machine = delete_state_machine
 
     def stop_execution(self):
         found = self.stepfunction_backend.describe_execution(self._get_param("executionArn"))
@@ -367,6 +383,17 @@ def stacks_are_whole():
     ]
 
 
+def log_groups_can_be_changed():
+    """moto's log groups know no update: the stack would fail at the next GetAtt."""
+    from moto.logs.models import LogGroup
+
+    def update(cls, original_resource, new_resource_name, cloudformation_json, account_id, region_name):
+        original_resource.retention_in_days = cloudformation_json.get("Properties", {}).get("RetentionInDays")
+        return original_resource
+
+    LogGroup.update_from_cloudformation_json = classmethod(update)
+
+
 def triggers_are_the_edges():
     """The edge owns queues and runs event sources; what moto still triggers (streams, topics) it invokes there."""
     import moto.awslambda.models as functions
@@ -425,6 +452,7 @@ def main():
     step_functions_are_quick()
     state_machines_come_from_templates()
     stacks_are_whole()
+    log_groups_can_be_changed()
     triggers_are_the_edges()
     code_can_be_read()
 
