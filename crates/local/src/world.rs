@@ -284,7 +284,8 @@ impl World {
                 format!("run {}/bin/aws: is `make setup` done?", self.config.venv.display())
             })?;
         // AWS makes an empty change set, which the CLI knows; moto refuses to make one.
-        let unchanged = String::from_utf8_lossy(&output.stderr).contains("No updates are to be performed");
+        let unchanged =
+            String::from_utf8_lossy(&output.stderr).contains("No updates are to be performed");
         if !output.status.success() && !unchanged {
             bail!(
                 "stack {stack} could not be deployed: {}{} (moto's own words are in {})",

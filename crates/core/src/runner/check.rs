@@ -501,11 +501,16 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_whose_registration_was_put_twice_and_claimed_once_is_not_ended_at_its_boot_time_out() {
+    fn a_machine_whose_registration_was_put_twice_and_claimed_once_is_not_ended_at_its_boot_time_out()
+     {
         let mut state = RunState { claimed: false, ..state() };
         let mut seen = Seen { lies: Some(true), withdrawn: Some(true), ..running() };
         seen.registration = entry(true, true);
-        assert_eq!(verdict(5, &mut state, &seen), Verdict::Wait, "busy, with which job is not known yet");
+        assert_eq!(
+            verdict(5, &mut state, &seen),
+            Verdict::Wait,
+            "busy, with which job is not known yet"
+        );
         assert!(state.claimed);
     }
 
