@@ -357,17 +357,29 @@ fn bf_11_a_machine_ends_itself_after_its_job() {
 }
 
 #[test]
-fn re_06_re_07_re_13_a_frozen_machine_is_ended_with_its_lifetime() {
+fn re_06_re_07_a_machine_that_freezes_at_work_is_ended_once_github_has_given_its_job_up() {
     let mut history = Simulation::new(1);
     history.fates = [Fate::FreezesAtWork(minutes(1))].into();
     let job = history.post(&lasting(minutes(30)));
     holds(&mut history, Allowance::NONE);
-    assert_eq!(reason(&history, &name_of(&history, job)).as_deref(), Some("lifetime"));
+    assert_eq!(reason(&history, &name_of(&history, job)).as_deref(), Some("hung"));
     let state = history.state();
-    let instance = state.ec2.instances().next();
-    assert!(
-        instance.is_none_or(|it| it.ended().is_some_and(|at| at.since(it.launched) <= hours(7)))
-    );
+    let mut instances = state.ec2.instances();
+    assert!(instances.all(|it| it.ended().is_some_and(|at| at.since(it.launched) <= minutes(80))));
+}
+
+#[test]
+fn re_07_a_machine_that_thrashes_while_its_job_is_cancelled_is_ended() {
+    let mut history = Simulation::new(1);
+    history.fates = [Fate::FreezesAtWork(minutes(40))].into();
+    let job = history.post(&lasting(hours(3)));
+    history.run_for(minutes(50));
+    history.cancel(job);
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(reason(&history, &name_of(&history, job)).as_deref(), Some("hung"));
+    let state = history.state();
+    let mut instances = state.ec2.instances();
+    assert!(instances.all(|it| it.ended().is_some_and(|at| at.since(it.launched) <= minutes(110))));
 }
 
 #[test]

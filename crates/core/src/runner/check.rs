@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use crate::config::Settings;
 use crate::debts::{Debts, Judgement};
 use crate::error::Result;
-use crate::job::JobId;
+use crate::job::{JobId, Repository, split_full_name};
 use crate::ports::{
     Clock, Fleet, Forge, ForgeJob, Handoff, Instance, InstanceState, JobStatus, Ledger, Ran,
     Registered, Removal, RunnerContext, RunnerRecord, Telemetry,
@@ -51,6 +51,10 @@ const AFTER_DEREGISTRATION: Duration = Duration::from_secs(300);
 /// last logs on their way (GitHub has been seen to renew leases for 10 minutes after the end).
 const AFTER_UNREGISTRATION: Duration = Duration::from_secs(900);
 
+/// A machine that still lives this long after its job was first seen completed has hung: cancelled or lost jobs
+/// leave such machines. Its last steps and logs take minutes at most.
+const AFTER_JOB: Duration = Duration::from_secs(900);
+
 /// A sight that a decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -60,6 +64,8 @@ pub enum Look {
     Handoff,
     /// The runner's own job at GitHub.
     Job,
+    /// The job that it is accounted for with.
+    Work,
     /// The registration at GitHub.
     Registration,
 }
@@ -77,6 +83,8 @@ pub struct Seen {
     pub withdrawn: Option<bool>,
     /// The runner's own job.
     pub job: Option<Option<ForgeJob>>,
+    /// The job that it is accounted for with.
+    pub work: Option<Option<ForgeJob>>,
     /// The registration.
     pub registration: Option<Option<Registered>>,
     /// Whether a debt was settled in this check.
@@ -131,9 +139,9 @@ pub fn decide(
     match &seen.record.ran {
         Ran::Unknown => {}
         _ if gone => return Verdict::Over("ran a job"),
-        Ran::Job { id, .. } if Some(*id) == own => return Verdict::Wait,
+        Ran::Job { id, .. } if Some(*id) == own => return works(now, state, seen),
         Ran::Job { .. } | Ran::Taken if !seen.settled => return Verdict::Judge,
-        Ran::Job { .. } => return Verdict::Wait,
+        Ran::Job { .. } => return works(now, state, seen),
         Ran::Taken => return unregistered(now, state, seen).unwrap_or(Verdict::Wait),
     }
     if gone {
@@ -235,6 +243,26 @@ fn alive(
     }
 }
 
+/// A runner whose job is known ends with it. In case its machine has hung, GitHub is asked now and then: not in the
+/// first half hour, in which most jobs end.
+fn works(now: Timestamp, state: &mut RunState, seen: &Seen) -> Verdict {
+    let accounted = *state.accounted_at.get_or_insert(now);
+    if now.since(accounted) < Duration::from_secs(ACCOUNTED_WAIT) {
+        return Verdict::Wait;
+    }
+    match &seen.work {
+        None => Verdict::Look(Look::Work),
+        Some(Some(job)) if job.status == JobStatus::Completed => {
+            let over = *state.job_over_at.get_or_insert(now);
+            if now.since(over) >= AFTER_JOB { Verdict::End("hung") } else { Verdict::Wait }
+        }
+        Some(_) => {
+            state.job_over_at = None;
+            Verdict::Wait
+        }
+    }
+}
+
 /// A runner that was taken and whose registration GitHub has removed: it ends by itself, or is ended.
 fn unregistered(now: Timestamp, state: &mut RunState, seen: &Seen) -> Option<Verdict> {
     let gone = state.unregistered_at?;
@@ -267,6 +295,7 @@ fn pause(now: Timestamp, state: &RunState, accounted: bool, idle: Duration) -> u
     let scheduled = if accounted { ACCOUNTED_WAIT } else { WAITS[index] };
     let launched = state.launched_at.unwrap_or(now);
     let mut deadlines = vec![launched + Duration::from_secs(state.lifetime_seconds)];
+    deadlines.extend(state.job_over_at.map(|at| at + AFTER_JOB));
     if !accounted {
         if state.online_at.is_none() {
             deadlines.push(launched + Duration::from_secs(state.boot_seconds));
@@ -325,6 +354,9 @@ pub(super) async fn check<C: RunnerContext>(
                 }
                 seen.job = Some(job);
             }
+            Verdict::Look(Look::Work) => {
+                seen.work = Some(work(context, event, &seen.record).await);
+            }
             Verdict::Look(Look::Registration) => {
                 seen.registration = Some(match runner_id {
                     Some(id) => context.forge().runner(&place, id).await?,
@@ -378,6 +410,33 @@ pub(super) async fn check<C: RunnerContext>(
                 state.next = Next::Wait;
                 return Ok(state);
             }
+        }
+    }
+}
+
+/// The job that the runner is accounted for with, where GitHub shows it to us. Without that the runner has until
+/// its lifetime, so a failure is no reason to repeat the step.
+async fn work<C: RunnerContext>(
+    context: &C,
+    event: &StepEvent,
+    record: &RunnerRecord,
+) -> Option<ForgeJob> {
+    let Ran::Job { id, repository } = &record.ran else { return None };
+    let own = event.input.repository();
+    let at = match repository.as_deref().and_then(split_full_name) {
+        Some((owner, name)) => Repository {
+            owner: owner.to_owned(),
+            name: name.to_owned(),
+            installation: own.installation.filter(|_| own.owner.eq_ignore_ascii_case(owner)),
+        },
+        None if Some(*id) == event.input.job() => own,
+        None => return None,
+    };
+    match context.forge().job(&at, *id).await {
+        Ok(job) => job,
+        Err(error) => {
+            info!(runner = event.runner, %error, "whether its job is over is asked again");
+            None
         }
     }
 }
@@ -480,6 +539,29 @@ mod tests {
         assert_eq!(verdict(30, &mut state(), &seen), Verdict::Wait);
         seen.instance = instance(InstanceState::Ended);
         assert_eq!(verdict(30, &mut state(), &seen), Verdict::Over("ran a job"));
+    }
+
+    #[test]
+    fn re_07_a_machine_that_outlives_its_job_has_hung() {
+        let mut state = state();
+        let mut seen = Seen { job: None, ..running() };
+        seen.record.ran = Ran::Job { id: JobId(7), repository: None };
+        assert_eq!(verdict(30, &mut state, &seen), Verdict::Wait);
+        assert_eq!(verdict(60, &mut state, &seen), Verdict::Look(Look::Work));
+        for unclear in [Some(None), job(JobStatus::InProgress, Some(RUNNER))] {
+            seen.work = unclear;
+            assert_eq!(verdict(60, &mut state, &seen), Verdict::Wait);
+            assert_eq!(verdict(100, &mut state, &seen), Verdict::Wait);
+        }
+        seen.work = job(JobStatus::Completed, Some(RUNNER));
+        assert_eq!(
+            verdict(120, &mut state, &seen),
+            Verdict::Wait,
+            "its last logs are on their way"
+        );
+        assert_eq!(pause(at(120), &state, true, IDLE), 900);
+        assert_eq!(verdict(134, &mut state, &seen), Verdict::Wait);
+        assert_eq!(verdict(135, &mut state, &seen), Verdict::End("hung"));
     }
 
     #[test]
@@ -643,8 +725,8 @@ mod tests {
                 job,
                 registration,
                 lies: Some(lies),
-                withdrawn: None,
                 settled,
+                ..Seen::default()
             },
         )
     }

@@ -91,6 +91,12 @@ pub struct RunState {
     /// When the registration was deleted as idle.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deregistered_at: Option<Timestamp>,
+    /// When it was first seen to be accounted for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accounted_at: Option<Timestamp>,
+    /// When its job was first seen completed while the instance lived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_over_at: Option<Timestamp>,
 }
 
 impl RunState {
