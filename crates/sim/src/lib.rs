@@ -6,9 +6,11 @@
 //! - [`simulation`]: whole histories. Webhooks are delivered, executions are played by the real definition
 //!   with the real use cases as their function, machines boot, work and die.
 //! - [`invariants`]: what must hold in every history, and at its end.
+//! - [`campaign`]: random histories in great number; the program `ostler-sim` plays them.
 //!
 //! A test makes the weather, posts jobs, lets the history run to its rest, and asks for violations.
 
+pub mod campaign;
 pub mod ec2;
 pub mod github;
 pub mod invariants;

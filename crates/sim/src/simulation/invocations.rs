@@ -7,6 +7,7 @@ use std::time::Duration;
 use ostler_core::error::Result;
 use ostler_core::ports::Configuration;
 use ostler_core::runner::{self, StepEvent};
+use ostler_core::time::Timestamp;
 use ostler_core::{stolen, webhook};
 use serde_json::{Value, json};
 
@@ -24,8 +25,21 @@ const LINES_TRIES: u32 = 3;
 /// Messages of one batch.
 const BATCH: usize = 10;
 
+/// Time-outs of the functions (`infra/control.yaml`).
+const fn timeout(purpose: &Purpose) -> Duration {
+    match purpose {
+        Purpose::Webhook(_) => Duration::from_secs(15),
+        Purpose::Step(_) | Purpose::Orphan(..) => Duration::from_secs(60),
+        Purpose::Reports(_) | Purpose::Lines(..) => Duration::from_secs(120),
+        // It ends as the one that it repeats.
+        Purpose::Nobody => Duration::from_secs(60),
+    }
+}
+
 /// Whom an invocation serves.
 pub(super) enum Purpose {
+    /// Nobody: it repeats another, and its answer is not looked at.
+    Nobody,
     /// A delivery.
     Webhook(Box<Delivery>),
     /// A step of an execution.
@@ -43,25 +57,44 @@ pub(super) struct Invocation {
     number: u64,
     caller: &'static str,
     purpose: Purpose,
+    /// Then it is cut off.
+    deadline: Timestamp,
     work: Pin<Box<dyn Future<Output = Result<Value>>>>,
 }
 
 impl Simulation {
     /// Invokes a function.
     pub(super) fn invoke(&mut self, caller: &'static str, purpose: Purpose, event: Value) {
+        self.invocations += 1;
+        let number = self.invocations;
+        let work = self.work(&purpose, event.clone());
+        let deadline = self.now() + timeout(&purpose);
+        let again = self.repeated.contains(&number).then(|| self.work(&purpose, event));
+        self.go_on(Invocation { number, caller, purpose, deadline, work });
+        if let Some(work) = again {
+            self.invocations += 1;
+            let (number, purpose) = (self.invocations, Purpose::Nobody);
+            self.go_on(Invocation { number, caller, purpose, deadline, work });
+        }
+    }
+
+    fn work(
+        &self,
+        purpose: &Purpose,
+        event: Value,
+    ) -> Pin<Box<dyn Future<Output = Result<Value>>>> {
         let world = self.world.clone();
-        let work: Pin<Box<dyn Future<Output = Result<Value>>>> = match purpose {
+        match purpose {
             Purpose::Webhook(_) => {
                 Box::pin(async move { Ok(webhook::handle(&world, &event).await) })
             }
-            Purpose::Step(_) | Purpose::Orphan(..) => Box::pin(orchestrator(world, event)),
+            Purpose::Step(_) | Purpose::Orphan(..) | Purpose::Nobody => {
+                Box::pin(orchestrator(world, event))
+            }
             Purpose::Reports(_) | Purpose::Lines(..) => {
                 Box::pin(async move { stolen::handle(&world, &event, || true).await })
             }
-        };
-        self.invocations += 1;
-        let number = self.invocations;
-        self.go_on(Invocation { number, caller, purpose, work });
+        }
     }
 
     pub(super) fn resume(&mut self, number: u64) {
@@ -73,6 +106,13 @@ impl Simulation {
     fn go_on(&mut self, mut invocation: Invocation) {
         self.world.state().caller = invocation.caller;
         match self.world.poll(invocation.work.as_mut()) {
+            Progress::Sleeps(until) if until > invocation.deadline => {
+                self.timed_out += 1;
+                let Invocation { number, caller, purpose, deadline, .. } = invocation;
+                let work = Box::pin(std::future::pending());
+                self.running.insert(number, Invocation { number, caller, purpose, deadline, work });
+                self.push(deadline, Event::Resume(number));
+            }
             Progress::Sleeps(until) => {
                 self.push(until, Event::Resume(invocation.number));
                 self.running.insert(invocation.number, invocation);
@@ -88,6 +128,7 @@ impl Simulation {
     /// An invocation is over. Without an answer the function was killed, or its answer lost.
     fn ended(&mut self, purpose: Purpose, answer: Option<Result<Value>>) {
         match purpose {
+            Purpose::Nobody => {}
             Purpose::Webhook(delivery) => {
                 let answer = answer.and_then(Result::ok);
                 self.answered(*delivery, answer.as_ref());

@@ -91,8 +91,12 @@ pub struct Simulation {
     pub dead_reports: usize,
     /// The invocations (counted from 1) whose answers are lost on the way: each is made again.
     pub lost_answers: Vec<u64>,
+    /// The invocations (counted from 1) that are made twice: AWS invokes at least once.
+    pub repeated: Vec<u64>,
     /// Invocations so far.
     pub invocations: u64,
+    /// How many of them were cut off at their time-out.
+    pub timed_out: u64,
     /// Deliveries that were answered.
     pub answers: Vec<Answered>,
     /// Jobs that a person cancelled.
@@ -126,7 +130,9 @@ impl Simulation {
             judges_reports: false,
             dead_reports: 0,
             lost_answers: Vec::new(),
+            repeated: Vec::new(),
             invocations: 0,
+            timed_out: 0,
             answers: Vec::new(),
             cancelled: Vec::new(),
             dead_letters: 0,

@@ -60,6 +60,9 @@ pub const NAME_KEY: &str = "a name key of a test";
 /// GitHub shows a runner as offline when it has not been heard of for about this long. The length is ours.
 const OFFLINE_AFTER: Duration = Duration::from_secs(90);
 
+/// A call that a fault makes slow: about as long as the adapters' clients wait for an answer.
+const SLOW_CALL: Duration = Duration::from_secs(9);
+
 /// The operator's selector: request to answer.
 type SelectorFunction = Box<dyn FnMut(&Value) -> Result<Value>>;
 
@@ -293,9 +296,14 @@ impl World {
         act: impl FnOnce(&mut State) -> T,
         failed: impl FnOnce(String) -> T,
     ) -> T {
-        self.sleep().await;
+        let latency = self.latency();
+        self.sleep(latency).await;
         let strike = self.state().enter(name);
         match strike {
+            Some(Strike::Slow) => {
+                self.sleep(SLOW_CALL).await;
+                act(&mut self.state())
+            }
             Some(Strike::CutBefore) => pending().await,
             Some(Strike::Before) => failed(format!("{name} failed before it took effect")),
             None => act(&mut self.state()),
@@ -310,15 +318,15 @@ impl World {
         }
     }
 
-    async fn sleep(&self) {
-        let until = {
-            let mut state = self.state();
-            if state.latency == Span::ZERO {
-                return;
-            }
-            let (least, most) = (state.latency.least, state.latency.most);
-            state.now + state.rng.random_range(least..=most)
-        };
+    /// How long the next port call takes.
+    fn latency(&self) -> Duration {
+        let mut state = self.state();
+        let (least, most) = (state.latency.least, state.latency.most);
+        if most.is_zero() { most } else { state.rng.random_range(least..=most) }
+    }
+
+    async fn sleep(&self, time: Duration) {
+        let until = self.now() + time;
         poll_fn(|_| {
             if self.now() >= until {
                 return Poll::Ready(());

@@ -5,7 +5,7 @@ use ostler_core::time::Timestamp;
 use super::State;
 
 /// How a fault strikes a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strike {
     /// It fails and has done nothing.
     Before,
@@ -15,11 +15,14 @@ pub enum Strike {
     CutBefore,
     /// It is done, and the caller is killed.
     CutAfter,
+    /// It is done, and takes as long as a patient client waits.
+    Slow,
 }
 
 impl Strike {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Before, Self::After, Self::CutBefore, Self::CutAfter];
+    pub const ALL: [Self; 5] =
+        [Self::Before, Self::After, Self::CutBefore, Self::CutAfter, Self::Slow];
 }
 
 /// The faults to come, each one used up when it strikes.
@@ -86,12 +89,15 @@ pub struct Call {
     pub caller: &'static str,
     /// When.
     pub at: Timestamp,
+    /// What befell it.
+    pub struck: Option<Strike>,
 }
 
 impl State {
     /// Writes a call down. Answers how it is struck.
     pub(super) fn enter(&mut self, name: &'static str) -> Option<Strike> {
-        self.calls.push(Call { name, caller: self.caller, at: self.now });
-        self.plan.strike(name)
+        let struck = self.plan.strike(name);
+        self.calls.push(Call { name, caller: self.caller, at: self.now, struck });
+        struck
     }
 }

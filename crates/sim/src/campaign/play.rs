@@ -1,0 +1,234 @@
+//! Plays a scenario.
+
+use std::time::Duration;
+
+use ostler_core::names::Lineage;
+use rand::Rng;
+use serde_json::json;
+
+use super::scenario::{JobPlot, Kind, Loss, Outage, Part, Scenario, seconds};
+use crate::ec2::{self, LaunchFault, PoolMatch, Span};
+use crate::github::JobSpec;
+use crate::invariants::{Allowance, violations};
+use crate::simulation::{Fate, Simulation};
+use crate::world::{Plan, REPOSITORY, Status, World, tier};
+
+/// A repository where the App is not installed, of the same organisation.
+const STRANGE: &str = "acme/strange";
+
+/// Longer than any history here: the day that GitHub keeps a job queued, and a runner's life.
+const LONGEST: Duration = Duration::from_secs(40 * 3600);
+
+/// Within this time an accepted job of a scenario with trouble has a runner: three replacements that each boot in
+/// vain, and a half-hour check between.
+const LONGEST_WAIT: Duration = Duration::from_secs(4 * 3600);
+
+/// A scenario that was played.
+pub struct Played {
+    /// The history.
+    pub history: Simulation,
+    /// What did not hold, in one line each, beginning with the invariant.
+    pub violations: Vec<String>,
+}
+
+/// Plays it to its end.
+pub fn play(scenario: &Scenario) -> Played {
+    let mut history = begin(scenario);
+    let violations = match history.run_to_rest(LONGEST) {
+        true => violations(&history, allowance(scenario, &history)),
+        false => vec![format!("I5: it did not come to rest by {}", history.now())],
+    };
+    Played { history, violations }
+}
+
+/// What a scenario may cost. Each trouble may cost a runner: one that is lost within the moment in which GitHub's
+/// busy flag lags is judged without its job. And each time that a large runner takes a small job, a large one is
+/// started in its place, and a small one is left that can't stand in for it.
+fn allowance(scenario: &Scenario, history: &Simulation) -> Allowance {
+    let troubles = scenario.parts.iter().filter(|(_, part)| match part {
+        Part::Job(plot) => plot.queued.is_none_or(|late| late > seconds(60)),
+        _ => true,
+    });
+    let state = history.state();
+    let large = state.executions.values().filter(|execution| {
+        execution.input["provider"] == "large" && Lineage::parse(&execution.name).replacement > 0
+    });
+    Allowance { surplus: troubles.count() + large.count(), longest_wait: LONGEST_WAIT }
+}
+
+fn begin(scenario: &Scenario) -> Simulation {
+    let world = World::new(scenario.seed);
+    world.tiers(&[tier("small", &["small"]), tier("large", &["small", "large"])]);
+    let launches = 1 + scenario
+        .parts
+        .iter()
+        .map(|(_, part)| match part {
+            Part::Loss(launch, _) => *launch,
+            _ => 0,
+        })
+        .max()
+        .unwrap_or(0);
+    let loss = |launch: usize| {
+        scenario.parts.iter().find_map(|(_, part)| match part {
+            Part::Loss(index, loss) if *index == launch => Some(*loss),
+            _ => None,
+        })
+    };
+    {
+        let mut state = world.state();
+        *state.ec2.options() = ec2::Options { throttle: None, ..ec2::Options::default() };
+        state.ec2.plan_launches((0..launches).map(|launch| match loss(launch) {
+            Some(Loss::DeadBoot) => LaunchFault::Dead,
+            Some(Loss::SlowBoot(after)) => LaunchFault::Slow(after),
+            Some(Loss::StuckPending) => LaunchFault::StuckPending,
+            Some(Loss::DiesAtLaunch) => LaunchFault::Dies,
+            Some(Loss::Then(_)) | None => LaunchFault::None,
+        }));
+        state.github.options_mut().busy_lag = scenario.busy_lag;
+        state.github.add_repository(STRANGE, true).installed = false;
+        if scenario.overlaps {
+            state.latency =
+                Span { least: Duration::from_millis(20), most: Duration::from_millis(400) };
+        }
+        // DescribeExecution is eventually consistent.
+        state.describe_lag = Span::seconds(0, 3);
+        for (_, part) in &scenario.parts {
+            if let Part::Strike(call, strike) = part {
+                state.plan = std::mem::take(&mut state.plan).and(Plan::call(*call, *strike));
+            }
+        }
+    }
+    let mut begun = Simulation::over(world);
+    begun.judges_reports = scenario.judged;
+    begun.fates = (0..launches)
+        .map(|launch| match loss(launch) {
+            Some(Loss::Then(fate)) => fate,
+            _ => Fate::Healthy,
+        })
+        .collect();
+    deliver_as_drawn(&mut begun, scenario);
+    for (index, plot) in scenario.jobs() {
+        begun.after(plot.at, move |history| post(history, index, plot));
+    }
+    for (_, part) in &scenario.parts {
+        befall(&mut begun, part);
+    }
+    begun
+}
+
+fn deliver_as_drawn(begun: &mut Simulation, scenario: &Scenario) {
+    let plots: std::collections::BTreeMap<usize, JobPlot> = scenario.jobs().collect();
+    // Where deliveries are troubled, one in ten of the other events is lost.
+    let lossy = plots.values().any(|plot| plot.queued.is_none() || plot.again.is_some());
+    begun.courier = Box::new(move |event, rng| {
+        let name = event.payload["workflow_job"]["name"].as_str();
+        let index = name.and_then(|name| name.parse::<usize>().ok());
+        let Some(plot) = index.and_then(|index| plots.get(&index)) else { return vec![] };
+        match event.action.as_deref() {
+            Some("queued") => plot.queued.into_iter().chain(plot.again).collect(),
+            _ if lossy && rng.random_ratio(1, 10) => vec![],
+            _ => vec![Duration::from_millis(rng.random_range(300..4000))],
+        }
+    });
+}
+
+fn post(history: &mut Simulation, index: usize, plot: JobPlot) {
+    let base = match plot.kind {
+        Kind::Small => JobSpec::new(REPOSITORY, &["self-hosted", "small"]),
+        Kind::Large => JobSpec::new(REPOSITORY, &["self-hosted", "large"]),
+        Kind::Strange => JobSpec::new(STRANGE, &["self-hosted", "small"]),
+    };
+    let environment = plot.approved.map(|_| "production".to_owned());
+    let job = history.post(&JobSpec {
+        name: index.to_string(),
+        duration: plot.lasts,
+        environment,
+        ..base
+    });
+    if let Some(after) = plot.approved {
+        history.after(after, move |history| history.approve(job));
+    }
+    if let Some(after) = plot.cancelled {
+        history.after(after, move |history| history.cancel(job));
+    }
+}
+
+fn befall(begun: &mut Simulation, part: &Part) {
+    match part.clone() {
+        Part::Job(_) | Part::Loss(..) | Part::Strike(..) => {}
+        Part::Twice(number) => begun.repeated.push(number),
+        Part::LostAnswer(number) => begun.lost_answers.push(number),
+        Part::Abort(at, index) => begun.after(at, move |history| {
+            let running = {
+                let state = history.state();
+                let mut running =
+                    state.executions.values().filter(|it| it.status == Status::Running);
+                running.nth(index).map(|it| it.name.clone())
+            };
+            if let Some(name) = running {
+                history.end_execution(&name, Status::Aborted);
+            }
+        }),
+        Part::Outage(at, Outage::Capacity(lasts)) => {
+            begun.after(at, move |history| {
+                history.state().ec2.limit_capacity(PoolMatch::default(), 0);
+                history.after(lasts, |history| history.state().ec2.restore_capacity());
+            });
+        }
+        Part::Outage(at, Outage::GitHub(rule)) => {
+            begun.after(at, move |history| history.state().github.add_fault(rule));
+        }
+    }
+}
+
+/// What happened, in order, for whoever looks into a violation.
+pub fn story(history: &Simulation) -> String {
+    let state = history.state();
+    let mut lines: Vec<_> = state
+        .calls
+        .iter()
+        .enumerate()
+        .filter(|(_, call)| !call.name.starts_with("Configuration"))
+        .map(|(index, call)| {
+            let struck = call.struck.map(|strike| format!(" struck: {strike:?}"));
+            let struck = struck.unwrap_or_default();
+            format!("{:4} {} {}: {}{struck}", index + 1, call.at, call.caller, call.name)
+        })
+        .collect();
+    for job in state.github.all_jobs() {
+        lines.push(format!(
+            "job {} ({}) {:?} {:?} {:?} on {:?}, queued {}, started {:?}",
+            job.id,
+            job.name,
+            job.labels,
+            job.status,
+            job.conclusion,
+            job.runner.as_ref().map(|runner| &runner.name),
+            job.queued_at,
+            job.started_at.map(|at| at.to_string()),
+        ));
+    }
+    for execution in state.executions.values() {
+        lines.push(format!(
+            "{} {:?} {} to {:?}: {:?}, {} retries, {:?}",
+            execution.name,
+            execution.status,
+            execution.started,
+            execution.ended.map(|at| at.to_string()),
+            execution.reason(),
+            execution.retries,
+            state.runner_record(&execution.name),
+        ));
+    }
+    lines.push(
+        json!(
+            state
+                .metrics
+                .iter()
+                .map(|((name, by), n)| (format!("{name} {by}"), n))
+                .collect::<std::collections::BTreeMap<_, _>>()
+        )
+        .to_string(),
+    );
+    lines.join("\n")
+}
