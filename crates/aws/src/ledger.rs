@@ -154,8 +154,18 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
         runner_id: i64,
         expires: Timestamp,
     ) -> Result<()> {
-        let update = Update::default().set("runnerId", number(runner_id)).set(TTL, ttl(expires));
-        self.update(&runner_key(name), update).await.map(drop)
+        let update = Update::default()
+            .set("runnerId", number(runner_id))
+            .set(TTL, ttl(expires))
+            .when("attribute_not_exists(#runnerId) OR #runnerId <= :runnerId", []);
+        if let Updated::Refused(_) = self.update(&runner_key(name), update).await? {
+            tracing::info!(
+                runner = name,
+                runner_id,
+                "it was registered anew meanwhile; that stays"
+            );
+        }
+        Ok(())
     }
 
     async fn record_handover(&self, name: &str) -> Result<()> {

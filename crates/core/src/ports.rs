@@ -153,7 +153,8 @@ pub trait Ledger {
     ) -> impl Future<Output = Result<()>>;
     /// The runner's item; the empty record if there is none.
     fn runner(&self, name: &str) -> impl Future<Output = Result<RunnerRecord>>;
-    /// Notes the runner's id at GitHub. Repeatable; a later id wins.
+    /// Notes the runner's id at GitHub. Repeatable; the highest id wins, in whatever order they are noted: ids
+    /// rise, and who registers a name anew has removed its registration before.
     fn record_registration(
         &self,
         name: &str,

@@ -108,7 +108,7 @@ fn run(campaign: &Campaign, time: Duration, histories: Option<u64>, quiet: bool)
     println!("\nseed {} breaks:", broken.seed);
     broken.violations.iter().for_each(|violation| println!("  {violation}"));
     let scenario = Scenario::draw(broken.seed, campaign.jobs, broken.profile);
-    let smallest = shrink(&scenario, &broken.violations[0]);
+    let smallest = shrink(&scenario, |played| played.breaks_as(&broken.violations[0]));
     let only: Vec<String> = smallest.ids().iter().map(ToString::to_string).collect();
     println!("\nThe smallest part of it that breaks the same:");
     tell(&smallest);

@@ -332,7 +332,7 @@ pub(super) async fn check<C: RunnerContext>(
     let mut state = event.state.clone();
     let instance = state.instance.clone().unwrap_or_default();
     let mut seen = Seen { record: context.ledger().runner(runner).await?, ..Seen::default() };
-    let runner_id = state.runner_id.or(seen.record.runner_id);
+    let runner_id = state.registration(&seen.record);
     seen.record.runner_id = runner_id;
     loop {
         match decide(now, runner, input.job(), idle, &mut state, &seen) {

@@ -200,7 +200,7 @@ async fn remove_registration<C: RunnerContext>(
     lives: bool,
 ) -> Result<Removal> {
     let place = place(settings, event)?;
-    let id = match event.state.runner_id.or(record.runner_id) {
+    let id = match event.state.registration(record) {
         Some(id) => id,
         // A registration can be there unknown to us only if one was asked for, and then a machine was
         // launched before.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::names::fraction;
+use crate::ports::RunnerRecord;
 use crate::time::Timestamp;
 
 /// First wait after a refusal; doubled each time.
@@ -100,6 +101,12 @@ pub struct RunState {
 }
 
 impl RunState {
+    /// The runner's id at GitHub, from what is remembered and what the ledger knows: a step that was invoked twice
+    /// may have registered it anew, and the highest id is the last registration's.
+    pub fn registration(&self, record: &RunnerRecord) -> Option<i64> {
+        self.runner_id.max(record.runner_id)
+    }
+
     /// Ends the runner's life, for `reason`.
     pub fn ended(mut self, reason: impl Into<String>) -> Self {
         self.next = Next::Ended;

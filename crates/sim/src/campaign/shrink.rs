@@ -1,15 +1,14 @@
 //! Makes a scenario that breaks something as small as it goes.
 
-use super::play::play;
+use super::play::{Played, play};
 use super::scenario::{PartId, Scenario};
 
 /// How often a smaller one is tried at most: a few seconds of work.
 const TRIES: usize = 400;
 
-/// The smallest part of `scenario` found that still breaks the same invariant: leaves out ever smaller runs of its
-/// parts for as long as that succeeds (delta debugging).
-pub fn shrink(scenario: &Scenario, broken: &str) -> Scenario {
-    let invariant = kind(broken);
+/// The smallest part of `scenario` found of which `breaks` still says so: leaves out ever smaller runs of its parts
+/// for as long as that succeeds (delta debugging).
+pub fn shrink(scenario: &Scenario, breaks: impl Fn(&Played) -> bool) -> Scenario {
     let mut smallest = scenario.clone();
     let mut tries = 0;
     let mut run = smallest.parts.len() / 2;
@@ -26,7 +25,7 @@ pub fn shrink(scenario: &Scenario, broken: &str) -> Scenario {
                 .map(|(_, id)| *id)
                 .collect();
             let fewer = smallest.only(&keep);
-            if play(&fewer).violations.iter().any(|found| kind(found) == invariant) {
+            if breaks(&play(&fewer)) {
                 smallest = fewer;
                 shrunk = true;
             } else {
@@ -40,7 +39,10 @@ pub fn shrink(scenario: &Scenario, broken: &str) -> Scenario {
     smallest
 }
 
-/// The invariant that a violation breaks: what stands before its colon.
-fn kind(violation: &str) -> &str {
-    violation.split(':').next().unwrap_or_default()
+impl Played {
+    /// Whether it breaks the same invariant as that violation: what stands before its colon.
+    pub fn breaks_as(&self, violation: &str) -> bool {
+        let kind = |violation: &str| violation.split(':').next().map(str::to_owned);
+        self.violations.iter().any(|found| kind(found) == kind(violation))
+    }
 }

@@ -102,7 +102,8 @@ impl Ledger for World {
         expires: Timestamp,
     ) -> Result<()> {
         self.ask("Ledger.record_registration", |state| {
-            state.runner_item(name, expires).runner_id = Some(runner_id);
+            let item = state.runner_item(name, expires);
+            item.runner_id = item.runner_id.max(Some(runner_id));
             Ok(())
         })
         .await

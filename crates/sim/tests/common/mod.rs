@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ostler_core::secret::Secret;
 use ostler_core::webhook;
+pub use ostler_sim::campaign::story;
 use ostler_sim::github::{self, JobSpec};
 use ostler_sim::invariants::{Allowance, violations};
 use ostler_sim::simulation::{Simulation, request, signed};
@@ -49,44 +50,6 @@ pub fn verdict(history: &mut Simulation, allowance: Allowance) -> Vec<String> {
         true => violations(history, allowance),
         false => vec![format!("it did not come to rest by {}", history.now())],
     }
-}
-
-/// What happened, for a test that failed.
-pub fn story(history: &Simulation) -> String {
-    let state = history.state();
-    let mut lines: Vec<_> = state
-        .calls
-        .iter()
-        .enumerate()
-        .filter(|(_, call)| !call.name.starts_with("Configuration"))
-        .map(|(index, call)| format!("{:4} {} {}: {}", index + 1, call.at, call.caller, call.name))
-        .collect();
-    for job in state.github.all_jobs() {
-        lines.push(format!(
-            "job {} {:?} {:?} {:?} on {:?}, queued {}, started {:?}",
-            job.id,
-            job.labels,
-            job.status,
-            job.conclusion,
-            job.runner.as_ref().map(|runner| &runner.name),
-            job.queued_at,
-            job.started_at.map(|at| at.to_string()),
-        ));
-    }
-    for execution in state.executions.values() {
-        lines.push(format!(
-            "{} {:?} {} to {:?}: {:?}, {} retries, {:?}",
-            execution.name,
-            execution.status,
-            execution.started,
-            execution.ended.map(|at| at.to_string()),
-            execution.reason(),
-            execution.retries,
-            state.runner_record(&execution.name),
-        ));
-    }
-    lines.push(format!("{:?}", state.metrics));
-    lines.join("\n")
 }
 
 /// Names of the executions, by status.
