@@ -8,7 +8,11 @@ ARCH ?= arm64
 # Where `make secrets` puts the parameters.
 PREFIX ?= /ostler
 
-.PHONY: help setup build templates demo test bench lint fmt secrets clean-demo
+# How long `make sim` plays, in seconds, and how many jobs each of its histories has.
+SECONDS ?= 60
+JOBS ?= 20
+
+.PHONY: help setup build templates demo test sim bench lint fmt secrets clean-demo
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +25,9 @@ demo: setup ## play 57 jobs in the local world: target/demo/report.html
 
 test: setup ## run every test
 	@scripts/test.sh
+
+sim: ## play random histories under virtual time: SECONDS=60 JOBS=20 ARGS="--profile calls --seed 7"
+	@cargo run --quiet --locked --profile sim -p ostler-sim -- run --seconds $(SECONDS) --jobs $(JOBS) $(ARGS)
 
 lint: setup ## format, clippy, dependencies, templates, scripts
 	@scripts/lint.sh
