@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::apps::AppCredential;
 use crate::labels::{Labels, SELF_HOSTED};
 use crate::names::NameKey;
 use crate::secret::Secret;
@@ -388,6 +389,8 @@ pub struct Settings {
     pub app: Option<AppSettings>,
     /// The App's private key, PEM.
     pub app_private_key: Option<Secret>,
+    /// Additional Apps, for more calls an hour.
+    pub additional_apps: Vec<AppCredential>,
     /// Secrets that sign webhooks: the current one and, while one is rotated, the previous.
     pub webhook_secrets: Vec<Secret>,
     /// The key of runner names.
@@ -418,6 +421,8 @@ impl Settings {
             app,
             tiers,
             app_private_key: text("control/app-private-key").map(Secret::new),
+            // Their parameters are named by a manifest, and read after it.
+            additional_apps: Vec::new(),
             webhook_secrets: ["control/webhook-secret", "control/webhook-secret-previous"]
                 .into_iter()
                 .filter_map(|name| text(name).map(|secret| Secret::new(secret.trim())))

@@ -1,8 +1,10 @@
 //! The domain of Ostler: types, decisions, ports and use cases. No AWS, no HTTP, no clock of its own.
 
+pub mod apps;
 pub mod config;
 pub mod debts;
 pub mod error;
+pub mod janitor;
 pub mod job;
 pub mod labels;
 pub mod names;

@@ -23,6 +23,11 @@ use crate::time::Timestamp;
 pub trait Clock {
     /// The time now.
     fn now(&self) -> Timestamp;
+    /// How long a process sleeps until `span` of this clock has passed: as long, except where the world's
+    /// time is stretched.
+    fn real(&self, span: Duration) -> Duration {
+        span
+    }
 }
 
 /// Counts that become metrics.
