@@ -13,7 +13,7 @@ use ostler_core::secret::Secret;
 use ostler_core::time::Timestamp;
 use tokio::sync::Mutex;
 
-use crate::sdk_error;
+use crate::parameters::{self, MAX_PARAMETERS};
 
 /// How old the settings may be.
 const MAX_AGE: Duration = Duration::from_secs(300);
@@ -21,11 +21,9 @@ const MAX_AGE: Duration = Duration::from_secs(300);
 /// Least time between two reads for which somebody asked: anyone can post bad signatures.
 const REREAD: Duration = Duration::from_secs(60);
 
-/// Parameters in one batch (docs.aws.amazon.com, GetParameters). More is no request of ours.
-const MAX_PARAMETERS: usize = 10;
-
-/// Reads all parameters in one batch and keeps them. Parameters that are not there are parts of the settings
-/// that are not set. If a read fails, the last settings go on being used.
+/// Reads all parameters in one batch, those of additional Apps in another, and keeps them. Parameters that
+/// are not there are parts of the settings that are not set. If a read fails, the last settings go on being
+/// used.
 pub struct SsmConfiguration<C> {
     client: Client,
     prefix: String,
@@ -87,26 +85,19 @@ impl<C: Clock> SsmConfiguration<C> {
     }
 
     async fn read(&self) -> Result<Settings> {
-        let names = self.names.iter().map(|name| format!("{}/{name}", self.prefix)).collect();
-        let answer = self
-            .client
-            .get_parameters()
-            .set_names(Some(names))
-            .with_decryption(true)
-            .send()
-            .await
-            .map_err(|error| sdk_error(&format!("read parameters under {}", self.prefix), error))?;
-        let texts: BTreeMap<String, Secret> = answer
-            .parameters
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|parameter| {
-                let name = parameter.name?;
-                let short = name.strip_prefix(&self.prefix)?.strip_prefix('/')?;
-                Some((short.to_owned(), Secret::new(parameter.value?)))
-            })
-            .collect();
-        Ok(Settings::from_parameters(&texts))
+        let full = |name: &&str| format!("{}/{name}", self.prefix);
+        let names: Vec<_> = self.names.iter().map(full).collect();
+        let what = format!("read parameters under {}", self.prefix);
+        let texts = parameters::read(&self.client, &what, &names).await?;
+        let short =
+            |name: &str| Some(name.strip_prefix(&self.prefix)?.strip_prefix('/')?.to_owned());
+        let texts: BTreeMap<String, Secret> =
+            texts.into_iter().filter_map(|(name, text)| Some((short(&name)?, text))).collect();
+        let mut settings = Settings::from_parameters(&texts);
+        // What is wrong with these is no fault of the tiers, by which the webhook answers 503.
+        settings.additional_apps =
+            parameters::additional_apps(&self.client, texts.get("control/apps")).await;
+        Ok(settings)
     }
 }
 
@@ -175,6 +166,31 @@ mod tests {
         );
         clock.pass(1);
         assert_eq!(secret(&configuration.settings().await.unwrap()), "two");
+    }
+
+    #[tokio::test]
+    async fn additional_apps_are_read_after_the_manifest_that_names_them() {
+        let manifest = r#"[{"idParamName": "/ostler/control/apps/2/id",
+            "keyParamName": "/ostler/control/apps/2/key"}]"#;
+        let first = |manifest: &str| {
+            let texts = json!([{"Name": "/ostler/control/app", "Value": "{\"app_id\": 7}"},
+                {"Name": "/ostler/control/apps", "Value": manifest}]);
+            (200, json!({ "Parameters": texts }))
+        };
+        let second = json!({"Parameters": [{"Name": "/ostler/control/apps/2/id", "Value": "8"},
+            {"Name": "/ostler/control/apps/2/key", "Value": "-----BEGIN X"}]});
+        let wire = Wire::new([first(manifest), (200, second), first("[]"), first("no list")]);
+        let (configuration, clock) = configuration(&wire).await;
+        let apps = configuration.settings().await.unwrap().additional_apps.clone();
+        assert_eq!(apps.iter().map(|app| app.id).collect::<Vec<_>>(), [8]);
+        assert_eq!(wire.requests().len(), 2);
+        clock.pass(300);
+        assert_eq!(configuration.settings().await.unwrap().additional_apps, []);
+        assert_eq!(wire.requests().len(), 3, "no manifest, no second call");
+        clock.pass(300);
+        let settings = configuration.settings().await.unwrap();
+        assert!(settings.app.is_some() && settings.additional_apps.is_empty());
+        assert_eq!(settings.tiers.problems, Vec::<String>::new());
     }
 
     #[tokio::test]

@@ -1,16 +1,19 @@
-//! The ports over the AWS SDK: configuration (SSM), executions (Step Functions), ledger and handoff
-//! (DynamoDB), reports (SQS), and the operator's selector (Lambda). EC2 is in a crate of its own, because its
+//! The ports over the AWS SDK: configuration and credentials (SSM), executions (Step Functions), ledger and
+//! handoff (DynamoDB), reports and the janitor's candidates (SQS), and the operator's selector (Lambda). EC2 is in a crate of its own, because its
 //! SDK takes minutes to compile.
 //!
 //! Every adapter is made from one [`SdkConfig`] and makes no call until it is asked something. All errors go
 //! through one table, [`sdk_error`].
 
 mod configuration;
+mod confirmations;
+mod credentials;
 mod error;
 mod executions;
 mod handoff;
 mod item;
 mod ledger;
+mod parameters;
 mod reports;
 mod selector;
 #[cfg(test)]
@@ -25,6 +28,8 @@ use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, ConfigLoader};
 
 pub use configuration::SsmConfiguration;
+pub use confirmations::SqsConfirmations;
+pub use credentials::{CredentialNames, SsmCredentials};
 pub use error::sdk_error;
 pub use executions::StepFunctions;
 pub use handoff::DynamoHandoff;

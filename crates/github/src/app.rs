@@ -1,12 +1,15 @@
 //! Acting as the App and as its installations: JWTs, installation tokens, and which installation is whose.
 
 use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::Method;
 use octocrab::jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use ostler_core::apps::AppCredential;
 use ostler_core::job::Repository;
 use ostler_core::ports::Clock;
 use ostler_core::secret::Secret;
@@ -19,7 +22,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use crate::address::segment;
 use crate::reply::Permission;
 use crate::transport::{Lost, Reply, Transport};
-use crate::wire::{Account, Installation, TokenAnswer};
+use crate::wire::{Installation, TokenAnswer};
 
 /// A token is not used in its last five minutes: GitHub's clock may be ahead of ours, and the call that
 /// begins with it must also end with it.
@@ -29,16 +32,68 @@ const TOKEN_MARGIN: Duration = Duration::from_secs(300);
 /// time you create them").
 const TOKEN_LIFE: Duration = Duration::from_secs(3600);
 
-/// The JWT is issued a minute ago and ends in nine minutes: GitHub refuses one that was issued in its future
-/// or ends more than ten minutes ahead, and clocks differ.
+/// The JWT is issued a minute ago and lives for nine: GitHub refuses one that was issued in its future or
+/// ends more than ten minutes ahead, and clocks differ.
 const JWT_BACK: Duration = Duration::from_secs(60);
-const JWT_AHEAD: Duration = Duration::from_secs(9 * 60);
+const JWT_LIFE: Duration = Duration::from_secs(9 * 60);
 
 #[derive(Serialize)]
 struct Claims {
     iss: u64,
     iat: i64,
     exp: i64,
+    /// Two processes that sign in the same second must not send the same JWT: GitHub has answered 404 to the
+    /// second (`github-aws-runners/terraform-aws-github-runner#5025`).
+    jti: String,
+}
+
+/// With whose installation a call is made.
+#[derive(Clone, Copy, Debug)]
+pub struct Whose<'a> {
+    /// Login of the user or organisation.
+    pub owner: &'a str,
+    /// The repository, where the call is about one.
+    pub repository: Option<&'a str>,
+    /// The first App's installation, where an event named it.
+    pub installation: Option<i64>,
+}
+
+impl<'a> Whose<'a> {
+    /// The owner's, for calls about no repository in particular.
+    pub fn owner(owner: &'a str) -> Self {
+        Self { owner, repository: None, installation: None }
+    }
+}
+
+impl<'a> From<&'a Repository> for Whose<'a> {
+    fn from(at: &'a Repository) -> Self {
+        Self { owner: &at.owner, repository: Some(&at.name), installation: at.installation }
+    }
+}
+
+impl fmt::Display for Whose<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.repository {
+            Some(name) => write!(f, "{}/{name}", self.owner),
+            None => f.write_str(self.owner),
+        }
+    }
+}
+
+/// Whether owners are user accounts, as far as answers have told; by owner in lower case.
+#[derive(Default)]
+pub struct Users(Mutex<HashMap<String, bool>>);
+
+impl Users {
+    /// What is known of the owner.
+    pub fn known(&self, owner: &str) -> Option<bool> {
+        lock(&self.0).get(&owner.to_lowercase()).copied()
+    }
+
+    /// Notes what an answer proved.
+    pub fn remember(&self, owner: &str, user: bool) {
+        lock(&self.0).insert(owner.to_lowercase(), user);
+    }
 }
 
 #[derive(Clone)]
@@ -51,51 +106,62 @@ struct Token {
 /// one.
 type Slot = Arc<AsyncMutex<Option<Token>>>;
 
-/// The App, with the tokens of its installations.
+/// An App, with the tokens of its installations.
 pub struct App<C> {
-    pub transport: Transport,
-    pub clock: C,
+    pub transport: Arc<Transport>,
+    clock: Arc<C>,
+    users: Arc<Users>,
     id: u64,
     key: EncodingKey,
     /// Whether GitHub refused the App's own signature when it last saw one.
-    pub refused: AtomicBool,
+    refused: AtomicBool,
     tokens: Mutex<HashMap<i64, Slot>>,
     /// Installations that we looked up, by owner in lower case. They go before what an event said, because
     /// they are looked up when that is unknown or out of date.
     installations: Mutex<HashMap<String, i64>>,
-    /// Whether an owner is a user account, by owner in lower case.
-    users: Mutex<HashMap<String, bool>>,
 }
 
 impl<C: Clock> App<C> {
-    /// Reads the key; nothing is sent.
-    pub fn new(transport: Transport, id: u64, key: &Secret, clock: C) -> Result<Self> {
+    /// Reads the key; nothing is sent. The connections, what is known of owners, and the clock are shared.
+    pub fn new(
+        credential: &AppCredential,
+        (transport, users, clock): (Arc<Transport>, Arc<Users>, Arc<C>),
+    ) -> Result<Self> {
         // Consoles and shells turn line ends into the two characters `\n`.
-        let pem = key.expose().replace("\\n", "\n");
+        let pem = credential.key.expose().replace("\\n", "\n");
         let key = EncodingKey::from_rsa_pem(pem.as_bytes()).map_err(|_| {
-            Error::Permanent(
-                "control/app-private-key is not an RSA private key in PEM form; store the file that \
-                 GitHub gave when the key was generated"
-                    .into(),
-            )
+            Error::Permanent(format!(
+                "the private key of App {} (control/app-private-key) is not an RSA private key in PEM form; \
+                 store the file that GitHub gave when the key was generated",
+                credential.id
+            ))
         })?;
-        let (tokens, installations, users) = Default::default();
-        let refused = AtomicBool::new(false);
-        Ok(Self { transport, clock, id, key, refused, tokens, installations, users })
+        let (tokens, installations, refused) = Default::default();
+        Ok(Self { transport, clock, users, id: credential.id, key, refused, tokens, installations })
     }
 
-    /// Sends a request as the installation for that repository. A 401 proves that nothing happened: the
+    /// Whether GitHub refused the App's own signature when it last saw one.
+    pub fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Sees that there is a token for calls with that installation.
+    pub async fn sign_in(&self, whose: Whose<'_>) -> Result<()> {
+        self.token(whose).await.map(drop)
+    }
+
+    /// Sends a request with that installation's token. A 401 proves that nothing happened: the
     /// token is dropped, one more is minted, and the request is sent once more.
     pub async fn call(
         &self,
-        at: &Repository,
+        whose: Whose<'_>,
         method: &Method,
         path: &str,
         body: Option<&serde_json::Value>,
     ) -> Result<std::result::Result<Reply, Lost>> {
         let mut repeated = false;
         loop {
-            let (slot, token) = self.token(at).await?;
+            let (slot, token) = self.token(whose).await?;
             let sent = self.transport.send(method.clone(), path, &token, body).await;
             match sent {
                 Ok(reply) if reply.status == 401 => {
@@ -113,58 +179,22 @@ impl<C: Clock> App<C> {
         }
     }
 
-    /// As [`Self::call`] for a GET: without an answer nothing is known, and it may be asked again.
-    pub async fn get(&self, at: &Repository, path: &str) -> Result<Reply> {
-        self.call(at, &Method::GET, path, None).await?.map_err(|Lost(why)| Error::Transient(why))
-    }
-
-    /// Whether the owner is a user account. Asked once.
-    pub async fn is_user(&self, at: &Repository) -> Result<bool> {
-        if let Some(known) = self.known_user(&at.owner) {
-            return Ok(known);
-        }
-        let what = format!("look up the owner {}", at.owner);
-        let reply = self.get(at, &format!("/users/{}", segment(&at.owner)?)).await?;
-        if reply.status == 404 {
-            return Err(Error::Permanent(format!(
-                "{what}: 404; was the account renamed? Runners are registered under its old name"
-            )));
-        }
-        if !reply.is_success() {
-            return Err(reply.error(&what, Permission::Metadata, self.clock.now()));
-        }
-        let account: Account = reply.read(&what)?;
-        let kind = account.kind.ok_or_else(|| Error::Transient(format!("{what}: no type")))?;
-        self.remember_user(&at.owner, kind == "User");
-        Ok(kind == "User")
-    }
-
-    /// What is known of the owner.
-    pub fn known_user(&self, owner: &str) -> Option<bool> {
-        lock(&self.users).get(&owner.to_lowercase()).copied()
-    }
-
-    /// Notes what an answer proved.
-    pub fn remember_user(&self, owner: &str, user: bool) {
-        lock(&self.users).insert(owner.to_lowercase(), user);
-    }
-
-    async fn token(&self, at: &Repository) -> Result<(Slot, Secret)> {
-        let owner = at.owner.to_lowercase();
-        let known =
-            lock(&self.installations).get(&owner).copied().or(at.installation).filter(|id| *id > 0);
+    async fn token(&self, whose: Whose<'_>) -> Result<(Slot, Secret)> {
+        let owner = whose.owner.to_lowercase();
+        let looked_up = lock(&self.installations).get(&owner).copied();
+        let known = looked_up.or(whose.installation).filter(|id| *id > 0);
         if let Some(known) = known
             && let Some(token) = self.installation_token(known).await?
         {
             return Ok(token);
         }
         // Unknown, or gone: the App was installed anew under another id, or is not installed.
-        let found = self.installation_of(at).await?;
+        let found = self.installation_of(whose).await?;
         lock(&self.installations).insert(owner, found);
         self.installation_token(found).await?.ok_or_else(|| {
             Error::Permanent(format!(
                 "installation {found} of {} is gone; install the App",
-                at.owner
+                whose.owner
             ))
         })
     }
@@ -200,14 +230,16 @@ impl<C: Clock> App<C> {
     }
 
     /// The installation for a repository, by the repository, else by its owner.
-    async fn installation_of(&self, at: &Repository) -> Result<i64> {
-        let (owner, name) = (segment(&at.owner)?, segment(&at.name)?);
-        for path in [
-            format!("/repos/{owner}/{name}/installation"),
-            format!("/orgs/{owner}/installation"),
-            format!("/users/{owner}/installation"),
-        ] {
-            let what = format!("look up the App's installation for {at}");
+    async fn installation_of(&self, whose: Whose<'_>) -> Result<i64> {
+        let owner = segment(whose.owner)?;
+        let by_repository = match whose.repository {
+            Some(name) => Some(format!("/repos/{owner}/{}/installation", segment(name)?)),
+            None => None,
+        };
+        let by_owner =
+            [format!("/orgs/{owner}/installation"), format!("/users/{owner}/installation")];
+        for path in by_repository.into_iter().chain(by_owner) {
+            let what = format!("look up the App's installation for {whose}");
             let reply = self.as_app(Method::GET, &path).await?;
             if reply.status == 404 {
                 continue;
@@ -217,21 +249,22 @@ impl<C: Clock> App<C> {
             }
             let found: Installation = reply.read(&what)?;
             if let Some(kind) = found.account.and_then(|account| account.kind) {
-                self.remember_user(owner, kind == "User");
+                self.users.remember(owner, kind == "User");
             }
             return found.id.ok_or_else(|| Error::Transient(format!("{what}: no id came")));
         }
         Err(Error::Permanent(format!(
-            "the App {} is not installed with {owner}, or not for {at}; install it there",
+            "the App {} is not installed with {owner}, or not for {whose}; install it there",
             self.id
         )))
     }
 
     /// Whether the App is installed for that very repository, which only GitHub's answer to the App itself
     /// says.
-    pub async fn installed(&self, at: &Repository) -> Result<bool> {
-        let what = format!("look up the App's installation for {at}");
-        let path = format!("/repos/{}/{}/installation", segment(&at.owner)?, segment(&at.name)?);
+    pub async fn installed(&self, whose: Whose<'_>) -> Result<bool> {
+        let what = format!("look up the App's installation for {whose}");
+        let name = segment(whose.repository.unwrap_or_default())?;
+        let path = format!("/repos/{}/{name}/installation", segment(whose.owner)?);
         let reply = self.as_app(Method::GET, &path).await?;
         if reply.status == 404 {
             return Ok(false);
@@ -240,7 +273,7 @@ impl<C: Clock> App<C> {
             return Err(reply.error(&what, Permission::Metadata, self.clock.now()));
         }
         if let Some(id) = reply.read::<Installation>(&what)?.id {
-            lock(&self.installations).insert(at.owner.to_lowercase(), id);
+            lock(&self.installations).insert(whose.owner.to_lowercase(), id);
         }
         Ok(true)
     }
@@ -255,12 +288,13 @@ impl<C: Clock> App<C> {
 
     /// A JWT by our own clock: octocrab would sign by the machine's, which the local world does not share.
     fn jwt(&self) -> Result<Secret> {
-        let now = self.clock.now();
-        let (iat, exp) = ((now - JWT_BACK).seconds(), (now + JWT_AHEAD).seconds());
-        let claims = Claims { iss: self.id, iat, exp };
-        encode(&Header::new(Algorithm::RS256), &claims, &self.key)
-            .map(Secret::new)
-            .map_err(|_| Error::Permanent("control/app-private-key cannot sign".into()))
+        let issued = self.clock.now() - JWT_BACK;
+        let (iat, exp) = (issued.seconds(), (issued + JWT_LIFE).seconds());
+        let jti = format!("{:016x}", RandomState::new().hash_one(iat));
+        let claims = Claims { iss: self.id, iat, exp, jti };
+        encode(&Header::new(Algorithm::RS256), &claims, &self.key).map(Secret::new).map_err(|_| {
+            Error::Permanent(format!("the private key of App {} cannot sign", self.id))
+        })
     }
 }
 

@@ -41,10 +41,11 @@ impl<F: Configuration, C: Clock + Clone> ConfiguredGitHub<F, C> {
             ));
         };
         let mut client = self.client.borrow_mut();
-        if let Some(current) = client.as_ref().filter(|current| current.is_for(app, key)) {
+        let others = &settings.additional_apps;
+        if let Some(current) = client.as_ref().filter(|current| current.is_for(app, key, others)) {
             return Ok(Rc::clone(current));
         }
-        let made = Rc::new(GitHub::new(app, key, self.clock.clone())?);
+        let made = Rc::new(GitHub::new(app, key, others, self.clock.clone())?);
         *client = Some(Rc::clone(&made));
         Ok(made)
     }

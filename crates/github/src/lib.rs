@@ -6,6 +6,8 @@
 mod address;
 mod app;
 mod configured;
+mod janitor;
+mod pool;
 mod reply;
 #[cfg(test)]
 mod tests;
@@ -13,13 +15,15 @@ mod transport;
 mod wire;
 
 pub use configured::ConfiguredGitHub;
+pub use janitor::{JanitorGitHub, Session};
+pub use pool::Quota;
 
 use std::collections::HashMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http::Method;
+use ostler_core::apps::AppCredential;
 use ostler_core::config::{AppSettings, Registration};
 use ostler_core::job::{JobId, Repository};
 use ostler_core::labels::Labels;
@@ -31,10 +35,10 @@ use ostler_core::{Error, Result};
 use serde_json::{Value, json};
 
 use crate::address::segment;
-use crate::app::App;
+use crate::pool::Pool;
 use crate::reply::{Permission, refusal};
-use crate::transport::{Lost, Reply, Transport};
-use crate::wire::{DeploymentStatus, Groups, Job, Jobs, Runner, Runners};
+use crate::transport::{Lost, Reply};
+use crate::wire::{Account, DeploymentStatus, Groups, Job, Jobs, Runner, Runners};
 
 /// Entries of a page, GitHub's most.
 const PAGE: u64 = 100;
@@ -48,28 +52,30 @@ const GROUPS_AGE: Duration = Duration::from_secs(600);
 /// The group that every organisation has.
 const DEFAULT_GROUP: i64 = 1;
 
-/// GitHub as one App sees it. One per process: it holds the connections, and tokens for an hour each.
+/// GitHub as its Apps see it. One per process: it holds the connections, and tokens for an hour each.
 pub struct GitHub<C> {
-    app: App<C>,
-    /// What it was made of: App id, API address, key.
-    made_of: (u64, String, Secret),
-    quota: Mutex<Option<Quota>>,
+    pool: Pool<C>,
+    made_of: MadeOf,
     groups: Mutex<HashMap<String, KeptGroups>>,
+}
+
+/// What a client was made of: API address and Apps, the first first.
+#[derive(PartialEq, Eq)]
+struct MadeOf {
+    api: String,
+    apps: Vec<AppCredential>,
+}
+
+impl MadeOf {
+    fn new(settings: &AppSettings, key: &Secret, additional: &[AppCredential]) -> Result<Self> {
+        let first = AppCredential { id: settings.app_id, key: key.clone() };
+        let apps = std::iter::once(first).chain(additional.iter().cloned()).collect();
+        Ok(Self { api: address::api(&settings.github_url)?, apps })
+    }
 }
 
 /// When an owner's groups were listed, and their ids by name in lower case.
 type KeptGroups = (Timestamp, HashMap<String, i64>);
-
-/// The App's rate limit as GitHub said it last. GHES says nothing by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
-    /// Calls an hour.
-    pub limit: u64,
-    /// Calls left.
-    pub remaining: u64,
-    /// When the count begins anew.
-    pub reset: Timestamp,
-}
 
 /// With whom runners are registered in fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,62 +94,74 @@ impl Level {
 }
 
 impl<C: Clock> GitHub<C> {
-    /// For an App with these settings and that private key (PEM). Nothing is sent or opened yet.
-    pub fn new(settings: &AppSettings, key: &Secret, clock: C) -> Result<Self> {
-        let api = address::api(&settings.github_url)?;
-        Ok(Self {
-            app: App::new(Transport::new(api.clone()), settings.app_id, key, clock)?,
-            made_of: (settings.app_id, api, key.clone()),
-            quota: Mutex::default(),
-            groups: Mutex::default(),
-        })
+    /// For an App with these settings and that private key (PEM), and for additional Apps. Nothing is sent
+    /// or opened yet.
+    pub fn new(
+        settings: &AppSettings,
+        key: &Secret,
+        additional: &[AppCredential],
+        clock: C,
+    ) -> Result<Self> {
+        let made_of = MadeOf::new(settings, key, additional)?;
+        let pool = Pool::new(&made_of.api, &made_of.apps, clock)?;
+        Ok(Self { pool, made_of, groups: Mutex::default() })
     }
 
-    /// Whether it is still right for these settings and that key; if not, a new one has to be made.
-    pub fn is_for(&self, settings: &AppSettings, key: &Secret) -> bool {
-        let (app_id, api, own_key) = &self.made_of;
-        *app_id == settings.app_id
-            && own_key == key
-            && address::api(&settings.github_url).is_ok_and(|address| address == *api)
+    /// Whether it is still right for these settings and keys; if not, a new one has to be made.
+    pub fn is_for(
+        &self,
+        settings: &AppSettings,
+        key: &Secret,
+        additional: &[AppCredential],
+    ) -> bool {
+        MadeOf::new(settings, key, additional).is_ok_and(|made_of| made_of == self.made_of)
     }
 
-    /// The rate limit as it was last seen.
-    pub fn quota(&self) -> Option<Quota> {
-        *self.quota.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The rate limit of each App, by its id, as it was last seen.
+    pub fn quotas(&self) -> Vec<(u64, Quota)> {
+        self.pool.quotas()
     }
 
-    /// Whether GitHub has refused the App's own signature: its key may have been rotated, and the
+    /// Whether GitHub has refused an App's own signature: its key may have been rotated, and the
     /// configuration should be read again.
     pub fn key_refused(&self) -> bool {
-        self.app.refused.load(Ordering::Relaxed)
+        self.pool.key_refused()
     }
 
     fn now(&self) -> Timestamp {
-        self.app.clock.now()
+        self.pool.now()
     }
 
     async fn get(&self, at: &Repository, path: &str) -> Result<Reply> {
-        let reply = self.app.get(at, path).await?;
-        self.note_quota(&reply);
-        Ok(reply)
+        self.pool.get(at.into(), path).await
     }
 
-    fn note_quota(&self, reply: &Reply) {
-        if let (Some(limit), Some(remaining), Some(reset)) = (
-            reply.number("x-ratelimit-limit"),
-            reply.number("x-ratelimit-remaining"),
-            reply.number("x-ratelimit-reset").and_then(|at| i64::try_from(at).ok()),
-        ) {
-            let quota = Quota { limit, remaining, reset: Timestamp::from_seconds(reset) };
-            *self.quota.lock().unwrap_or_else(PoisonError::into_inner) = Some(quota);
+    /// Whether the owner is a user account. Asked once.
+    async fn is_user(&self, at: &Repository) -> Result<bool> {
+        if let Some(known) = self.pool.users.known(&at.owner) {
+            return Ok(known);
         }
+        let what = format!("look up the owner {}", at.owner);
+        let reply = self.get(at, &format!("/users/{}", segment(&at.owner)?)).await?;
+        if reply.status == 404 {
+            return Err(Error::Permanent(format!(
+                "{what}: 404; was the account renamed? Runners are registered under its old name"
+            )));
+        }
+        if !reply.is_success() {
+            return Err(reply.error(&what, Permission::Metadata, self.now()));
+        }
+        let account: Account = reply.read(&what)?;
+        let kind = account.kind.ok_or_else(|| Error::Transient(format!("{what}: no type")))?;
+        self.pool.users.remember(&at.owner, kind == "User");
+        Ok(kind == "User")
     }
 
     /// The level that is asked first: the configured one, except for owners known to be user accounts.
     fn level(&self, place: &Place) -> Level {
         match place.level {
             Registration::Organization
-                if self.app.known_user(&place.repository.owner) != Some(true) =>
+                if self.pool.users.known(&place.repository.owner) != Some(true) =>
             {
                 Level::Organization
             }
@@ -170,16 +188,15 @@ impl<C: Clock> GitHub<C> {
                 Level::Repository => format!("/repos/{owner}/{name}"),
             };
             let path = format!("{base}/actions/runners{tail}");
-            let sent = self.app.call(at, &method, &path, body).await?;
-            if let Ok(reply) = &sent {
-                self.note_quota(reply);
-                if level == Level::Organization {
-                    if reply.is_success() {
-                        self.app.remember_user(owner, false);
-                    } else if reply.status == 404 && self.app.is_user(at).await? {
-                        level = Level::Repository;
-                        continue;
-                    }
+            let sent = self.pool.call(at.into(), &method, &path, body).await?;
+            if let Ok(reply) = &sent
+                && level == Level::Organization
+            {
+                if reply.is_success() {
+                    self.pool.users.remember(owner, false);
+                } else if reply.status == 404 && self.is_user(at).await? {
+                    level = Level::Repository;
+                    continue;
                 }
             }
             return Ok((level, sent));
@@ -199,7 +216,7 @@ impl<C: Clock> GitHub<C> {
             return unknown(no_groups);
         }
         if let Ok(id) = group.parse() {
-            let user = self.app.is_user(at).await.map_err(refusal)?;
+            let user = self.is_user(at).await.map_err(refusal)?;
             return if user { unknown(no_groups) } else { Ok(id) };
         }
         let wanted = group.to_lowercase();
@@ -210,12 +227,12 @@ impl<C: Clock> GitHub<C> {
             return Ok(*id);
         }
         let groups = match self.list_groups(at).await {
-            Err(Error::NotFound(_)) if self.app.is_user(at).await.map_err(refusal)? => {
+            Err(Error::NotFound(_)) if self.is_user(at).await.map_err(refusal)? => {
                 return unknown(no_groups);
             }
             listed => listed.map_err(refusal)?,
         };
-        self.app.remember_user(&owner, false);
+        self.pool.users.remember(&owner, false);
         let found = groups.get(&wanted).copied();
         self.groups().insert(owner, (self.now(), groups));
         match found {
@@ -290,7 +307,7 @@ impl Pages {
 
 impl<C: Clock> Forge for GitHub<C> {
     async fn installed(&self, at: &Repository) -> Result<bool> {
-        self.app.installed(at).await
+        self.pool.installed(at.into()).await
     }
 
     async fn run_jobs(&self, at: &Repository, run: i64) -> Result<Option<Vec<(JobId, ForgeJob)>>> {

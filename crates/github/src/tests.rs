@@ -9,13 +9,17 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::Response;
+use base64::Engine;
 use octocrab::jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
 use ostler_core::config::Settings;
 use ostler_core::ports::{Configuration, JobStatus};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::transport::Times;
+use crate::transport::{Times, Transport};
+
+mod janitor;
+mod pool;
 
 /// A key that opens nothing.
 const KEY: &str = include_str!("../tests/data/app-of-tests.pem");
@@ -68,8 +72,9 @@ struct Call {
     body: Value,
 }
 
-/// A server with answers by `METHOD /path`, given in turn, the last one again and again. Tokens are minted
-/// as `token-1`, `token-2`, …; all else is 404.
+/// A server with answers by `METHOD /path`, given in turn, the last one again and again. With `app 7: ` or a
+/// token and `: ` before it, they are for that caller alone. Tokens are minted as `token-1`, `token-2`, …;
+/// all else is 404.
 #[derive(Clone)]
 struct Server {
     url: String,
@@ -100,7 +105,7 @@ impl Server {
 
     fn github(&self) -> GitHub<TestClock> {
         let settings = settings(&self.url);
-        GitHub::new(&settings, &Secret::new(KEY), self.clock.clone()).unwrap()
+        GitHub::new(&settings, &Secret::new(KEY), &[], self.clock.clone()).unwrap()
     }
 
     fn calls(&self) -> Vec<Call> {
@@ -132,12 +137,15 @@ async fn serve(State(server): State<Server>, request: Request) -> Response<Body>
         bearer: request.headers()["authorization"].to_str().unwrap().replace("Bearer ", ""),
         body: Value::Null,
     };
+    let caller = app_of(&call.bearer).map_or(call.bearer.clone(), |app| format!("app {app}"));
     let bytes = to_bytes(request.into_body(), 1 << 20).await.unwrap();
     let body = serde_json::from_slice(&bytes).unwrap_or_default();
     server.calls.lock().unwrap().push(Call { body, ..call });
     let scripted = {
         let mut answers = server.answers.lock().unwrap();
-        answers.get_mut(&what).and_then(|turn| match turn.len() {
+        let own = format!("{caller}: {what}");
+        let key = if answers.contains_key(&own) { &own } else { &what };
+        answers.get_mut(key).and_then(|turn| match turn.len() {
             0 | 1 => turn.front().cloned(),
             _ => turn.pop_front(),
         })
@@ -155,6 +163,13 @@ async fn serve(State(server): State<Server>, request: Request) -> Response<Body>
         response = response.header(name, value);
     }
     response.body(Body::from(answer.body.to_string())).unwrap()
+}
+
+/// The App that signed a JWT.
+fn app_of(bearer: &str) -> Option<u64> {
+    let claims = bearer.split('.').nth(1)?;
+    let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(claims).ok()?;
+    serde_json::from_slice::<Value>(&claims).ok()?["iss"].as_u64()
 }
 
 fn settings(url: &str) -> AppSettings {
@@ -237,11 +252,17 @@ async fn ra_06_the_jwt_is_by_our_clock_and_within_githubs_bounds() {
     let key = DecodingKey::from_rsa_pem(PUBLIC_KEY.as_bytes()).unwrap();
     let claims = decode::<Value>(&jwt, &key, &validation).unwrap().claims;
     let now = server.clock.now().seconds();
-    assert_eq!(claims, json!({"iss": 4242, "iat": now - 60, "exp": now + 540}));
+    let (iat, exp) = (claims["iat"].as_i64().unwrap(), claims["exp"].as_i64().unwrap());
+    assert_eq!((&claims["iss"], iat, exp), (&json!(4242), now - 60, now - 60 + 540));
     for offset in [-60, 0, 60] {
         let theirs = now + offset;
-        assert!(now - 60 <= theirs && now + 540 <= theirs + 600, "a clock {offset} s off is taken");
+        assert!(iat <= theirs && exp <= theirs + 600, "a clock {offset} s off is taken");
     }
+    let jti = |jwt: &str| decode::<Value>(jwt, &key, &validation).unwrap().claims["jti"].clone();
+    let again = Server::start().await.on(JOB, [job()]);
+    again.clock.pass(1_000_000);
+    again.github().job(&at(), JobId(7)).await.unwrap();
+    assert_ne!(jti(&jwt), jti(&again.calls()[0].bearer), "two in one second are two");
 }
 
 #[tokio::test]
@@ -291,7 +312,7 @@ async fn ra_16_a_new_installation_is_found_when_the_old_id_is_gone() {
         assert!(github.job(&at(), JobId(7)).await.unwrap().is_some());
     }
     assert_eq!(server.asked(), ["GET /repos/Acme/widgets/installation", JOB, JOB]);
-    assert_eq!(github.app.known_user("acme"), Some(false), "learned in passing");
+    assert_eq!(github.pool.users.known("acme"), Some(false), "learned in passing");
 }
 
 #[tokio::test]
@@ -406,24 +427,27 @@ fn a_key_that_is_none_is_told_of_without_showing_it() {
     let clock = TestClock(Arc::new(Mutex::new(Timestamp::default())));
     let settings = settings("https://github.com");
     for key in ["", "SECRET", "-----BEGIN PRIVATE KEY-----\nSECRET\n-----END PRIVATE KEY-----"] {
-        let error =
-            GitHub::new(&settings, &Secret::new(key), clock.clone()).err().unwrap().to_string();
+        let made = GitHub::new(&settings, &Secret::new(key), &[], clock.clone());
+        let error = made.err().unwrap().to_string();
         assert!(error.contains("control/app-private-key") && !error.contains("SECRET"), "{error}");
     }
     let escaped = KEY.replace('\n', "\\n");
-    assert!(GitHub::new(&settings, &Secret::new(escaped), clock).is_ok(), "as shells store it");
+    let made = GitHub::new(&settings, &Secret::new(escaped), &[], clock);
+    assert!(made.is_ok(), "as shells store it");
 }
 
 #[test]
 fn a_client_is_right_for_its_settings_and_key_only() {
     let clock = TestClock(Arc::new(Mutex::new(Timestamp::default())));
     let key = Secret::new(KEY);
-    let github = GitHub::new(&settings("https://github.com"), &key, clock).unwrap();
-    assert!(github.is_for(&settings("https://github.com/"), &key));
-    assert!(!github.is_for(&settings("https://git.acme.example"), &key));
-    assert!(!github.is_for(&settings("https://github.com"), &Secret::new("other")));
+    let more = [AppCredential { id: 8, key: key.clone() }];
+    let github = GitHub::new(&settings("https://github.com"), &key, &more, clock).unwrap();
+    assert!(github.is_for(&settings("https://github.com/"), &key, &more));
+    assert!(!github.is_for(&settings("https://git.acme.example"), &key, &more));
+    assert!(!github.is_for(&settings("https://github.com"), &Secret::new("other"), &more));
+    assert!(!github.is_for(&settings("https://github.com"), &key, &[]));
     let other: AppSettings = serde_json::from_value(json!({"app_id": 1})).unwrap();
-    assert!(!github.is_for(&other, &key));
+    assert!(!github.is_for(&other, &key, &more));
 }
 
 /// Settings of App 1, until they are read again.
@@ -477,7 +501,7 @@ async fn gh_01_gh_06_every_call_goes_to_the_one_address() {
     for slash in ["", "/"] {
         let server = Server::start().await.on(ORG_JIT, [registered()]).on(GROUPS, [ok(json!({}))]);
         let settings = settings(&format!("{}{slash}", server.url));
-        let github = GitHub::new(&settings, &Secret::new(KEY), server.clock.clone()).unwrap();
+        let github = GitHub::new(&settings, &Secret::new(KEY), &[], server.clock.clone()).unwrap();
         let (at, place) = (at(), place(ORG));
         let _ = github.job(&Repository { installation: None, ..at.clone() }, JobId(7)).await;
         let _ = github.job(&at, JobId(7)).await;
@@ -500,7 +524,7 @@ async fn gh_09_a_server_that_cannot_be_reached_is_no_answer() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
     let clock = TestClock(Arc::new(Mutex::new(Timestamp::default())));
     let settings = settings(&format!("http://{free}"));
-    let github = GitHub::new(&settings, &Secret::new(KEY), clock).unwrap();
+    let github = GitHub::new(&settings, &Secret::new(KEY), &[], clock).unwrap();
     let error = github.job(&at(), JobId(7)).await.unwrap_err();
     let Error::Transient(text) = &error else { panic!("{error:?}") };
     assert!(text.contains(&free.to_string()) && text.contains("refused"), "{text}");
@@ -547,11 +571,12 @@ async fn the_quota_is_the_last_one_seen() {
     ];
     let server = Server::start().await.on(JOB, [Answer { headers, ..job() }, job()]);
     let github = server.github();
-    assert_eq!(github.quota(), None);
+    assert_eq!(github.quotas(), []);
     for _ in 0..2 {
         github.job(&at(), JobId(7)).await.unwrap();
         let reset = Timestamp::from_seconds(1_796_043_600);
-        assert_eq!(github.quota(), Some(Quota { limit: 5000, remaining: 4321, reset }));
+        let quota = Quota { limit: 5000, remaining: 4321, reset };
+        assert_eq!(github.quotas(), [(4242, quota)]);
     }
 }
 
@@ -660,12 +685,12 @@ async fn ol_17_ra_19_a_registration_is_never_repeated_after_an_unclear_answer() 
 #[tokio::test]
 async fn ol_17_a_lost_answer_is_unclear_too() {
     let server = Server::start().await.on(JOB, [job()]);
-    let mut github = server.github();
+    let github = server.github();
     github.job(&at(), JobId(7)).await.unwrap();
     // The same client with its token, and a server that hangs up once it has the request.
     let cut = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}/api/v3", cut.local_addr().unwrap());
-    github.app.transport = Transport::new(base);
+    let github = GitHub { pool: github.pool.over(Transport::new(base)), ..github };
     let count = tokio::spawn(async move {
         let mut accepted = 0;
         while let Ok(Ok((stream, _))) =

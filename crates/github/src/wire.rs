@@ -1,6 +1,7 @@
 //! GitHub's answers, as little of them as is used, and every field optional: null, missing and new values
 //! are all met in practice, and one odd job must not cost a page.
 
+use ostler_core::janitor::{Listed, Registration};
 use ostler_core::labels::Labels;
 use ostler_core::ports::{ForgeJob, JobStatus, Registered};
 use ostler_core::time::Timestamp;
@@ -65,6 +66,21 @@ pub struct Runners {
     pub runners: Vec<Runner>,
 }
 
+/// The same for the janitor: the list has to be there, and an entry that can't be read costs only itself.
+#[derive(Debug, Deserialize)]
+pub struct RunnerPage {
+    pub runners: Vec<Value>,
+}
+
+impl RunnerPage {
+    /// As the janitor sees it.
+    pub fn listed(self) -> Listed {
+        let entries = self.runners.len();
+        let read = |value| serde_json::from_value::<Runner>(value).ok()?.registration();
+        Listed { registrations: self.runners.into_iter().filter_map(read).collect(), entries }
+    }
+}
+
 /// A runner.
 #[derive(Debug, Deserialize)]
 pub struct Runner {
@@ -72,9 +88,22 @@ pub struct Runner {
     pub name: Option<String>,
     pub status: Option<String>,
     pub busy: Option<bool>,
+    pub runner_group_id: Option<i64>,
 }
 
 impl Runner {
+    /// As the janitor sees it; `None` without an id. It has to be said in so many words that the runner is
+    /// offline and not busy: whatever else GitHub may come to say there, it is left alone.
+    pub fn registration(self) -> Option<Registration> {
+        Some(Registration {
+            id: self.id?,
+            name: self.name.unwrap_or_default(),
+            offline: self.status.as_deref() == Some("offline"),
+            busy: self.busy != Some(false),
+            group: self.runner_group_id,
+        })
+    }
+
     /// As the domain sees it; `None` without an id. A runner of which it is not said whether it is busy
     /// counts as busy: it is left alone.
     pub fn registered(self) -> Option<Registered> {
@@ -194,6 +223,43 @@ mod tests {
             let job =
                 job(json!({"status": "queued", "runner_id": id, "runner_name": name})).unwrap();
             assert_eq!(job.runner_name.as_deref(), runner);
+        }
+    }
+
+    #[test]
+    fn j31_only_an_explicit_offline_and_an_explicit_idle_count_for_the_janitor() {
+        for (status, busy, dead) in [
+            (json!("offline"), json!(false), true),
+            (json!("offline"), json!(true), false),
+            (json!("offline"), json!(null), false),
+            (json!("online"), json!(false), false),
+            (json!("idle"), json!(false), false),
+            (json!("Offline"), json!(false), false),
+            (json!(""), json!(false), false),
+            (json!(null), json!(false), false),
+        ] {
+            let page = json!({"runners": [{"id": 1, "name": "x", "status": status, "busy": busy}]});
+            let listed = serde_json::from_value::<RunnerPage>(page).unwrap().listed();
+            let seen = &listed.registrations[0];
+            assert_eq!(seen.offline && !seen.busy, dead, "{status} {busy}");
+        }
+        let bare = json!({"runners": [{"id": 1}]});
+        let listed = serde_json::from_value::<RunnerPage>(bare).unwrap().listed();
+        assert!(!listed.registrations[0].offline && listed.registrations[0].busy);
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_read_counts_for_the_pages_length_and_costs_only_itself() {
+        let page = json!({"total_count": "many", "runners": [{"id": "one"}, null, {"name": "no id"},
+            {"id": 2, "name": "x", "runner_group_id": 7, "labels": 5}]});
+        let listed = serde_json::from_value::<RunnerPage>(page).unwrap().listed();
+        assert_eq!((listed.entries, listed.registrations.len()), (4, 1));
+        assert_eq!(listed.registrations[0].group, Some(7));
+        for none in [json!({}), json!({"runners": null}), json!({"runners": 7}), json!([])] {
+            assert!(
+                serde_json::from_value::<RunnerPage>(none).is_err(),
+                "no list is no empty list"
+            );
         }
     }
 

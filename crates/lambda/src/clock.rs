@@ -56,6 +56,10 @@ impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         self.at(since_1970())
     }
+
+    fn real(&self, span: Duration) -> Duration {
+        self.world.map_or(span, |(_, scale)| span.div_f64(scale))
+    }
 }
 
 /// Real time since 1970: deadlines of invocations are real whatever the world's clock says.
@@ -92,6 +96,8 @@ mod tests {
         let clock = SystemClock::from_variables(Some("1000.5@60"), LOCAL).unwrap();
         assert_eq!(clock.at(Duration::from_millis(1_000_500)), Timestamp::from_millis(1_000_500));
         assert_eq!(clock.at(Duration::from_millis(1_001_500)), Timestamp::from_millis(1_060_500));
+        assert_eq!(clock.real(Duration::from_secs(60)), Duration::from_secs(1));
+        assert_eq!(SystemClock::REAL.real(Duration::from_secs(60)), Duration::from_secs(60));
         assert_eq!(SystemClock::REAL.at(Duration::from_secs(7)), Timestamp::from_seconds(7));
         assert!(SystemClock::REAL.now() > Timestamp::parse("2026-01-01T00:00:00Z").unwrap());
     }

@@ -76,7 +76,8 @@ async fn serve<S, R: Serialize>(
             deadline: Deadline::starting_now(event.context.deadline),
             request_id: event.context.request_id,
         };
-        let span = tracing::info_span!("invocation", request_id = invocation.request_id);
+        let function = &event.context.env_config.function_name;
+        let span = tracing::info_span!("invocation", request_id = invocation.request_id, function);
         let handled = async {
             handle(shared, event.payload, &invocation).await.map_err(|error| {
                 let error_type = error.error_type();

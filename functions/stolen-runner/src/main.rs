@@ -12,8 +12,8 @@ use ostler_lambda::{Emf, Environment, Invocation, SystemClock};
 use serde_json::Value;
 
 /// The parameters that it reads, after the prefix: no webhook secret.
-const PARAMETERS: [&str; 4] =
-    ["control/tiers", "control/app", "control/app-private-key", "control/name-key"];
+const PARAMETERS: [&str; 5] =
+    ["control/tiers", "control/app", "control/apps", "control/app-private-key", "control/name-key"];
 
 struct StolenRunner {
     clock: SystemClock,

@@ -13,9 +13,10 @@ use ostler_lambda::{Emf, Environment, Invocation, SystemClock};
 use serde_json::Value;
 
 /// The parameters that the webhook reads, after the prefix.
-const PARAMETERS: [&str; 6] = [
+const PARAMETERS: [&str; 7] = [
     "control/tiers",
     "control/app",
+    "control/apps",
     "control/app-private-key",
     "control/webhook-secret",
     "control/webhook-secret-previous",
