@@ -1,4 +1,5 @@
-//! The fleet port over EC2. Alone in its crate, because EC2's SDK takes minutes to compile.
+//! The fleet port, and the janitor's inventory, over EC2. Alone in their crate, because EC2's SDK takes minutes
+//! to compile; what a function does not use, the linker leaves out.
 //!
 //! A launch is one CreateFleet of type `instant`: every image, type and subnet of the tier is an override,
 //! EC2 takes the one that it can deliver, and the client token makes repetitions one purchase. All that
@@ -7,6 +8,7 @@
 
 mod errors;
 mod images;
+mod inventory;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +28,8 @@ use aws_sdk_ec2::types::{
 use ostler_core::ports::{Clock, Fleet, Instance, InstanceState, Launch, LaunchOrder, Shortage};
 use ostler_core::time::Timestamp;
 use ostler_core::{Error, Result};
+
+pub use inventory::Ec2Inventory;
 
 use errors::{Meaning, answered, failed, gravity, meaning, told};
 use images::{Image, Images};
