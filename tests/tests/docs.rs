@@ -7,16 +7,18 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 9] = [
+const DOCUMENTS: [&str; 11] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "docs/architecture.md",
     "docs/github-app.md",
     "docs/operations.md",
+    "docs/registration-janitor.md",
     "functions/webhook/events/README.md",
     "functions/orchestrator/events/README.md",
     "functions/stolen-runner/events/README.md",
+    "functions/registration-janitor/events/README.md",
 ];
 
 fn root() -> PathBuf {
@@ -66,13 +68,25 @@ fn operations_name_every_metric() {
     assert!(metrics.contains("JobAccepted") && metrics.contains("LaunchRefused"), "{metrics:?}");
     assert!(metrics.contains("StolenRunnerDetected"), "{metrics:?}");
     named("docs/operations.md", &metrics);
+    // The janitor's have a document of their own, and a function of their own that counts them.
+    let janitor = sources(&root().join("crates/core/src/janitor"));
+    let metrics = between(&janitor, ".add(\"", "\"");
+    assert!(metrics.contains("ScanCompleted") && metrics.len() > 7, "{metrics:?}");
+    named("docs/registration-janitor.md", &metrics);
+    let reasons = read("crates/core/src/janitor/mod.rs");
+    let reasons: BTreeSet<_> = between(&reasons, "Self::", " =>").into_iter().collect();
+    named("docs/registration-janitor.md", &reasons);
     let template = read("infra/control.yaml");
     named("docs/operations.md", &between(&template, "MetricNamespace: Ostler, MetricName: ", ","));
 }
 
 #[test]
 fn operations_name_every_parameter_alarm_and_key_of_a_tier() {
-    for template in ["infra/network.yaml", "infra/control.yaml"] {
+    for (template, document) in [
+        ("infra/network.yaml", "docs/operations.md"),
+        ("infra/control.yaml", "docs/operations.md"),
+        ("infra/registration-janitor.yaml", "docs/registration-janitor.md"),
+    ] {
         let yaml: serde_yaml_ng::Value = serde_yaml_ng::from_str(&read(template)).unwrap();
         let keys = |of: &str| -> Vec<String> {
             let keys = yaml[of].as_mapping().unwrap().keys();
@@ -80,7 +94,7 @@ fn operations_name_every_parameter_alarm_and_key_of_a_tier() {
         };
         let (parameters, resources) = (keys("Parameters"), keys("Resources"));
         let alarms = resources.iter().filter(|name| name.ends_with("Alarm"));
-        named("docs/operations.md", &parameters.iter().chain(alarms).map(String::as_str).collect());
+        named(document, &parameters.iter().chain(alarms).map(String::as_str).collect());
     }
     let config = read("crates/core/src/config.rs");
     for (structure, document) in

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
+use ostler_core::janitor::{Body, By, Candidate, Config, Ec2InstanceIds, Inventory, Verdict};
 use ostler_core::job::JobId;
 use ostler_core::names::NameKey;
 use ostler_core::runner::{Outcome, Step, StepEvent};
@@ -172,8 +174,55 @@ fn example_reports_are_read_whole() {
     assert_eq!(reports[1], read, "the line's report");
 }
 
+/// Nothing is asked of it here.
+struct NoInventory;
+
+impl Inventory for NoInventory {
+    async fn any_lives(&self, _: By, _: &[String]) -> Vec<ostler_core::Result<bool>> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn example_candidates_are_read_whole_and_fit_the_example_configuration() {
+    let events = events("registration-janitor");
+    assert_eq!(events.keys().collect::<Vec<_>>(), ["confirmations", "schedule"]);
+    assert!(events["schedule"].get("Records").is_none());
+    let lambda = &packages()["ostler-registration-janitor"];
+    let text = lambda["watch"]["env"]["REGISTRATION_JANITOR_CONFIG"].as_str();
+    let config = Config::parse(text).unwrap();
+    let regions = config.provider.regions();
+    let provider = Ec2InstanceIds::new(config.provider.prefix(), regions, NoInventory);
+    let fingerprint = config.fingerprint(&provider);
+    let live = Config { dry_run: false, ..config };
+    for record in events["confirmations"]["Records"].as_array().unwrap() {
+        let body = record["body"].as_str().unwrap();
+        let Body::Candidate(candidate) = Candidate::read(body, Some("acme")).unwrap() else {
+            panic!("{body}")
+        };
+        assert_eq!(candidate.message(), body, "nothing in it is not read");
+        let later = candidate.observed_at + Duration::from_secs(900);
+        assert_eq!(candidate.judge(&live, &fingerprint, &provider, later), Verdict::Look, "{body}");
+    }
+}
+
 fn holds(read: &Value, written: &Map<String, Value>) -> bool {
     written.iter().all(|(key, value)| read[key] == *value)
+}
+
+/// What each package tells cargo-lambda.
+fn packages() -> BTreeMap<String, Value> {
+    let metadata = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(".."))
+        .output()
+        .unwrap();
+    assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
+    let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap().iter();
+    packages
+        .map(|it| (it["name"].as_str().unwrap().to_owned(), it["metadata"]["lambda"].clone()))
+        .collect()
 }
 
 /// `cargo lambda deploy` puts its settings in place of the stack's: they must say the same. `cargo lambda watch` starts a
@@ -181,23 +230,17 @@ fn holds(read: &Value, written: &Map<String, Value>) -> bool {
 #[test]
 fn cargo_lambda_knows_the_functions_as_the_template_does() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let template = std::fs::read_to_string(root.join("infra/control.yaml")).unwrap();
-    let template: serde_yaml_ng::Value = serde_yaml_ng::from_str(&template).unwrap();
-    let metadata = std::process::Command::new(env!("CARGO"))
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .current_dir(&root)
-        .output()
-        .unwrap();
-    assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
-    let metadata: Value = serde_json::from_slice(&metadata.stdout).unwrap();
-    for (package, resource) in [
-        ("ostler-webhook", "WebhookFunction"),
-        ("ostler-orchestrator", "OrchestratorFunction"),
-        ("ostler-stolen-runner", "StolenRunnerFunction"),
+    let packages = packages();
+    for (package, template, resource) in [
+        ("ostler-webhook", "control", "WebhookFunction"),
+        ("ostler-orchestrator", "control", "OrchestratorFunction"),
+        ("ostler-stolen-runner", "control", "StolenRunnerFunction"),
+        ("ostler-registration-janitor", "registration-janitor", "Function"),
     ] {
-        let packages = metadata["packages"].as_array().unwrap();
-        let lambda =
-            &packages.iter().find(|found| found["name"] == package).unwrap()["metadata"]["lambda"];
+        let template = root.join(format!("infra/{template}.yaml"));
+        let template = std::fs::read_to_string(template).unwrap();
+        let template: serde_yaml_ng::Value = serde_yaml_ng::from_str(&template).unwrap();
+        let lambda = &packages[package];
         let function = &template["Resources"][resource]["Properties"];
         for (ours, theirs) in [("memory", "MemorySize"), ("timeout", "Timeout")] {
             assert_eq!(

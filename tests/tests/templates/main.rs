@@ -5,6 +5,7 @@
 
 mod control;
 mod iam;
+mod janitor;
 mod network;
 mod state_machine;
 mod template;

@@ -180,7 +180,8 @@ impl<'a> Stack<'a> {
     }
 
     fn map(&self, map: &Map<String, Value>) -> Value {
-        Value::Object(map.iter().map(|(key, value)| (key.clone(), self.evaluate(value))).collect())
+        let pairs = map.iter().map(|(key, value)| (key.clone(), self.evaluate(value)));
+        Value::Object(pairs.filter(|(_, value)| !value.is_null()).collect())
     }
 
     fn function(&self, name: &str, argument: &Value) -> Option<Value> {
@@ -193,7 +194,23 @@ impl<'a> Stack<'a> {
             "Fn::GetAtt" => {
                 self.value(&format!("{}.{}", scalar(&argument[0]), scalar(&argument[1]))).into()
             }
-            "Fn::Sub" => self.substitute(argument.as_str().unwrap()).into(),
+            "Fn::Sub" => match argument.as_array() {
+                None => self.substitute(argument.as_str().unwrap(), &Value::Null).into(),
+                Some(pair) => {
+                    self.substitute(pair[0].as_str().unwrap(), &self.evaluate(&pair[1])).into()
+                }
+            },
+            "Fn::Split" => {
+                let whole = scalar(&arguments(1));
+                json!(whole.split(&scalar(&argument[0])).collect::<Vec<_>>())
+            }
+            "Fn::Select" => {
+                let index: usize = scalar(&argument[0]).parse().unwrap();
+                match arguments(1) {
+                    Value::Array(items) => items[index].clone(),
+                    _ => return None,
+                }
+            }
             "Fn::Join" => {
                 // A list parameter is the comma-joined text here.
                 let parts = match arguments(1) {
@@ -215,7 +232,8 @@ impl<'a> Stack<'a> {
         })
     }
 
-    fn substitute(&self, text: &str) -> String {
+    /// `own` are the values that stand in the function itself.
+    fn substitute(&self, text: &str, own: &Value) -> String {
         let mut out = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once("${") {
@@ -223,7 +241,10 @@ impl<'a> Stack<'a> {
             out += before;
             match name.strip_prefix('!') {
                 Some(literal) => out += &format!("${{{literal}}}"),
-                None => out += &self.value(name),
+                None => match own.get(name) {
+                    Some(value) => out += &scalar(value),
+                    None => out += &self.value(name),
+                },
             }
             rest = after;
         }
