@@ -133,19 +133,8 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
     }
 
     async fn runner(&self, name: &str) -> Result<RunnerRecord> {
-        let Some(item) = self.read(&runner_key(name)).await? else {
-            return Ok(RunnerRecord::default());
-        };
-        Ok(RunnerRecord {
-            runner_id: item.number("runnerId"),
-            handed_over: item.is_on("handedOver"),
-            ran: match item.number("jobId") {
-                Some(id) => Ran::Job { id: JobId(id), repository: item.text("jobRepo") },
-                None if item.text("jobId").is_some() => Ran::Taken,
-                None => Ran::Unknown,
-            },
-            ended_at: item.time("endedAt"),
-        })
+        let item = self.read(&runner_key(name)).await?;
+        Ok(item.map(|item| runner_record(&item)).unwrap_or_default())
     }
 
     async fn record_registration(
@@ -181,10 +170,10 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
         ran: &Ran,
         at: Timestamp,
         expires: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<RunnerRecord> {
         let update = Update::default().keep("accountedAt", time(at)).set(TTL, ttl(expires));
         let update = match ran {
-            Ran::Unknown => return Ok(()),
+            Ran::Unknown => return self.runner(name).await,
             Ran::Taken => update
                 .set("jobId", text(TAKEN))
                 .when("attribute_not_exists(#jobId) OR #jobId = :jobId", []),
@@ -199,10 +188,22 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
                 )
             }
         };
-        if let Updated::Refused(_) = self.update(&runner_key(name), update).await? {
-            tracing::info!(runner = name, ?ran, "the runner is accounted for already; that stays");
+        let item = match self.update(&runner_key(name), update).await? {
+            Updated::Done(item) => Some(item),
+            Updated::Refused(item) => {
+                tracing::info!(
+                    runner = name,
+                    ?ran,
+                    "the runner is accounted for already; that stays"
+                );
+                item
+            }
+        };
+        match item.and_then(|item| Item::living(item, self.clock.now())) {
+            Some(item) => Ok(runner_record(&item)),
+            // A table that does not say what is there is asked.
+            None => self.runner(name).await,
         }
-        Ok(())
     }
 
     async fn end_runner(&self, name: &str, at: Timestamp, expires: Timestamp) -> Result<()> {
@@ -238,6 +239,19 @@ fn job_record(item: &Item) -> JobRecord {
         owner: item.text("owner"),
         repo: item.text("repo"),
         cancelled_at: item.time("cancelledAt"),
+    }
+}
+
+fn runner_record(item: &Item) -> RunnerRecord {
+    RunnerRecord {
+        runner_id: item.number("runnerId"),
+        handed_over: item.is_on("handedOver"),
+        ran: match item.number("jobId") {
+            Some(id) => Ran::Job { id: JobId(id), repository: item.text("jobRepo") },
+            None if item.text("jobId").is_some() => Ran::Taken,
+            None => Ran::Unknown,
+        },
+        ended_at: item.time("endedAt"),
     }
 }
 
@@ -410,19 +424,36 @@ mod tests {
 
     #[tokio::test]
     async fn a_jobs_id_replaces_taken_and_nothing_replaces_a_jobs_id() {
+        let item = |job: Value| json!({"jobId": job, "runnerId": {"N": "9"}});
+        let eight = json!({"N": "8"});
         let wire = Wire::new([
+            (200, json!({"Attributes": item(json!({"S": "taken"}))})),
+            (200, json!({"Attributes": item(json!({"N": "7"}))})),
+            refused(Some(item(eight.clone()))),
+            refused(None),
+            (200, json!({"Item": item(eight)})),
             (200, json!({})),
-            (200, json!({})),
-            refused(Some(json!({"jobId": {"N": "8"}}))),
         ]);
         let ledger = ledger(&wire).await;
-        let job = Ran::Job { id: JobId(7), repository: Some("acme/w".into()) };
-        ledger.account("w-1-aa", &Ran::Taken, at(NOW), at(NOW)).await.unwrap();
-        ledger.account("w-1-aa", &job, at(NOW), at(NOW)).await.unwrap();
-        ledger.account("w-1-aa", &job, at(NOW), at(NOW)).await.unwrap();
-        ledger.account("w-1-aa", &Ran::Unknown, at(NOW), at(NOW)).await.unwrap();
+        let ran = |id, repository: Option<&str>| Ran::Job {
+            id: JobId(id),
+            repository: repository.map(str::to_owned),
+        };
+        let job = ran(7, Some("acme/w"));
+        for (noted, is) in [
+            (&Ran::Taken, Ran::Taken),
+            (&job, ran(7, None)),
+            (&job, ran(8, None)),
+            // A table that does not say what is there is asked.
+            (&job, ran(8, None)),
+            (&Ran::Unknown, Ran::Unknown),
+        ] {
+            let record = ledger.account("w-1-aa", noted, at(NOW), at(NOW)).await.unwrap();
+            assert_eq!(record.ran, is);
+        }
         let sent = wire.requests();
-        assert_eq!(sent.len(), 3, "unknown is nothing to write");
+        let reads = sent.iter().filter(|sent| sent["#target"] == "GetItem").count();
+        assert_eq!((sent.len(), reads), (6, 2), "unknown is nothing to write");
         assert_eq!(
             sent[0]["ConditionExpression"],
             "attribute_not_exists(#jobId) OR #jobId = :jobId"

@@ -1,6 +1,11 @@
 //! Finding out whose debt a lost runner is, and paying it: the rules of [`crate::supply`] driven over the
 //! ports.
+//!
+//! What was read serves all judgements of one [`Debts`]: a batch of reports, or one step. That nobody waits
+//! may be found by it, though the world has moved on since: whatever is lost later is judged by itself. Before
+//! anything is started, all that can have changed is read anew.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use tracing::{info, warn};
@@ -10,11 +15,12 @@ use crate::error::{Error, Result};
 use crate::job::{JobId, Repository, RunnerInput};
 use crate::names::{Lineage, MAX_REPLACEMENTS, MAX_REQUEUES, NameKey, is_plausible};
 use crate::ports::{
-    Clock, Context, Executions, Forge, ForgeJob, JobStatus, Ledger, Ran, RunnerRecord, Start,
-    Telemetry,
+    Clock, Context, Execution, Executions, Forge, ForgeJob, JobStatus, Ledger, Ran, RunnerRecord,
+    Start, Telemetry,
 };
-use crate::supply::{Debt, Facts, JobKey, Need};
+use crate::supply::{Debt, Fact, Facts, JobKey, Need};
 use crate::time::Timestamp;
+use crate::together::Turns;
 
 /// How far an execution's start date may lie before the call that started it: clocks of Lambda and Step
 /// Functions differ by some 100 ms at most. Two starts closer than this are told apart by nobody, and
@@ -62,6 +68,18 @@ pub struct Debts<'a, C> {
     context: &'a C,
     settings: &'a Settings,
     names: &'a NameKey,
+    /// What was read so far.
+    read: RefCell<Facts<'a>>,
+    turns: Turns<Work>,
+}
+
+/// What judgements side by side do one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Work {
+    /// Reading a fact: the others then have it too.
+    Read(Need),
+    /// Paying the debt of a job: whoever is second finds what the first one started.
+    Pay(JobId),
 }
 
 impl<'a, C: Context> Debts<'a, C> {
@@ -70,7 +88,8 @@ impl<'a, C: Context> Debts<'a, C> {
         let names = settings.name_key.as_ref().ok_or_else(|| {
             Error::Permanent("control/name-key is not set: run the set-up (make secrets)".into())
         })?;
-        Ok(Self { context, settings, names })
+        let read = RefCell::new(Facts::new(names));
+        Ok(Self { context, settings, names, read, turns: Turns::new() })
     }
 
     /// The name key.
@@ -85,51 +104,95 @@ impl<'a, C: Context> Debts<'a, C> {
             + Duration::from_secs(86_400)
     }
 
-    /// Asks `rule` until it has all the facts that it needs.
-    async fn decide<T>(
+    /// Asks `rule` until it has all the facts that it needs: those that were read before, and those that are
+    /// read now. No runner may be started on the answer.
+    async fn find<T>(
+        &self,
+        rule: impl Fn(&Facts<'_>) -> std::result::Result<T, Need>,
+    ) -> Result<T> {
+        let mut look_ups = 0;
+        while look_ups < MAX_LOOK_UPS {
+            let need = match rule(&self.read.borrow()) {
+                Ok(found) => return Ok(found),
+                Err(need) => need,
+            };
+            let (_turn, waited) = self.turns.take(&Work::Read(need.clone())).await;
+            if !waited {
+                look_ups += 1;
+                self.observe(need).await?;
+            }
+        }
+        Err(undecided())
+    }
+
+    /// Asks `rule` until it has all the facts that it needs. Of those that were read before, only the lasting
+    /// ones are used.
+    async fn find_anew<T>(
         &self,
         facts: &mut Facts<'_>,
         rule: impl Fn(&Facts<'_>) -> std::result::Result<T, Need>,
     ) -> Result<T> {
         for _ in 0..MAX_LOOK_UPS {
             match rule(facts) {
-                Ok(decision) => return Ok(decision),
-                Err(need) => self.observe(facts, need).await?,
+                Ok(found) => return Ok(found),
+                Err(need) => facts.note(self.observe(need).await?),
             }
         }
-        Err(Error::Transient(format!("no decision after {MAX_LOOK_UPS} look-ups")))
+        Err(undecided())
     }
 
-    async fn observe(&self, facts: &mut Facts<'_>, need: Need) -> Result<()> {
-        match need {
-            Need::Job(id) => {
-                facts.jobs.insert(id, self.context.ledger().job(id).await?);
-            }
+    fn lasting(&self) -> Facts<'a> {
+        self.read.borrow().lasting()
+    }
+
+    /// Reads a fact, whatever is known of it.
+    async fn observe(&self, need: Need) -> Result<Fact> {
+        let fact = match need {
+            Need::Job(id) => Fact::Job(id, self.context.ledger().job(id).await?),
             Need::Runner(name) => {
                 let record = self.context.ledger().runner(&name).await?;
-                facts.runners.insert(name, record);
+                Fact::Runner(name, record)
             }
             Need::Execution(name) => {
                 let execution = self.context.executions().describe(&name).await?;
-                facts.executions.insert(name, execution);
+                Fact::Execution(name, execution)
             }
-            Need::Forge(at, id) => {
-                facts.forge.insert(id, self.context.forge().job(&at, id).await?);
-            }
-        }
-        Ok(())
+            Need::Forge(at, id) => Fact::Forge(id, self.context.forge().job(&at, id).await?),
+        };
+        self.note(fact.clone());
+        Ok(fact)
+    }
+
+    fn note(&self, fact: Fact) {
+        self.read.borrow_mut().note(fact);
+    }
+
+    /// The execution of that name, as it is or was when the batch came.
+    pub async fn execution(&self, name: &str) -> Result<Option<Execution>> {
+        self.find(|facts| facts.execution(name).map(|execution| execution.cloned())).await
+    }
+
+    /// The ledger's word about a runner, as it is or was when the batch came.
+    pub async fn record(&self, runner: &str) -> Result<RunnerRecord> {
+        self.find(|facts| facts.runner(runner).cloned()).await
+    }
+
+    /// Whether a runner was started for the job.
+    pub async fn is_served(&self, id: JobId) -> Result<bool> {
+        self.find(|facts| facts.is_served(id)).await
     }
 
     /// Notes that GitHub has shown `runner` with the job.
     pub async fn account(&self, runner: &str, id: JobId, repository: &str) -> Result<()> {
-        let ran = Ran::Job { id, repository: Some(repository.to_owned()) };
-        let now = self.context.clock().now();
-        self.context.ledger().account(runner, &ran, now, self.expiry()).await
+        if self.read.borrow().is_accounted(runner, id) {
+            return Ok(());
+        }
+        self.account_for(runner, &Ran::Job { id, repository: Some(repository.to_owned()) }).await
     }
 
     /// As [`Debts::account`], for a name that a job was found under: only if it is a runner of ours.
     pub async fn account_if_ours(&self, name: &str, id: JobId, repository: &str) -> Result<()> {
-        if !is_plausible(name) || self.context.executions().describe(name).await?.is_none() {
+        if !is_plausible(name) || self.execution(name).await?.is_none() {
             return Ok(());
         }
         self.account(name, id, repository).await
@@ -137,16 +200,21 @@ impl<'a, C: Context> Debts<'a, C> {
 
     /// Notes that `runner` runs a job that we can't see.
     pub async fn mark_taken(&self, runner: &str) -> Result<()> {
+        self.account_for(runner, &Ran::Taken).await
+    }
+
+    async fn account_for(&self, runner: &str, ran: &Ran) -> Result<()> {
         let now = self.context.clock().now();
-        self.context.ledger().account(runner, &Ran::Taken, now, self.expiry()).await
+        let record = self.context.ledger().account(runner, ran, now, self.expiry()).await?;
+        self.note(Fact::Runner(runner.to_owned(), record));
+        Ok(())
     }
 
     /// Whether a runner is bound to come free for the job.
     pub async fn supplied(&self, job: &RunnerInput, except: Option<&str>) -> Result<bool> {
         let Some(key) = JobKey::of(job) else { return Ok(false) };
         let wanted = job.wanted();
-        let mut facts = Facts::new(self.names);
-        self.decide(&mut facts, |facts| facts.supply(&key, &wanted, except)).await
+        self.find(|facts| facts.supply(&key, &wanted, except)).await
     }
 
     /// The job that waits because a runner started with `own` does not serve it. What the look-ups prove
@@ -160,11 +228,11 @@ impl<'a, C: Context> Debts<'a, C> {
     }
 
     async fn debt(&self, own: &RunnerInput, known: Option<&ForgeJob>) -> Result<Debt> {
-        let mut facts = Facts::new(self.names);
+        let mut facts = self.lasting();
         if let (Some(id), Some(known)) = (own.job(), known) {
-            facts.forge.insert(id, Some(known.clone()));
+            facts.note(Fact::Forge(id, Some(known.clone())));
         }
-        let debt = self.decide(&mut facts, |facts| facts.debt(own)).await?;
+        let debt = self.find_anew(&mut facts, |facts| facts.debt(own)).await?;
         for (runner, id, repository) in &debt.accounts {
             self.account(runner, *id, repository).await?;
         }
@@ -209,16 +277,12 @@ impl<'a, C: Context> Debts<'a, C> {
             let now = self.context.clock().now();
             let young =
                 |job: &ForgeJob| job.created.is_some_and(|created| now.since(created) < LATE_EVENT);
-            let mut facts = Facts::new(self.names);
             let accepts = |labels: &crate::labels::Labels| self.settings.tiers.accept(labels);
-            let early =
-                self.decide(&mut facts, |facts| facts.too_early(&key, &at, accepts, young)).await?;
-            if early {
+            if self.find(|facts| facts.too_early(&key, &at, accepts, young)).await? {
                 return Ok(Judgement::TooEarly);
             }
         }
-        let mut facts = Facts::new(self.names);
-        if self.decide(&mut facts, |facts| facts.relieved(runner, own, &key)).await? {
+        if self.find(|facts| facts.relieved(runner, own, &key)).await? {
             return Ok(Judgement::Settled);
         }
         self.settle(runner, own, None).await
@@ -252,15 +316,16 @@ impl<'a, C: Context> Debts<'a, C> {
     ) -> Result<Payment> {
         let Some(key) = JobKey::of(owner) else { return Ok(Payment::NotQueued) };
         let wanted = owner.wanted();
-        let mut facts = Facts::new(self.names);
+        let (_turn, _) = self.turns.take(&Work::Pay(key.id)).await;
+        let mut facts = self.lasting();
         let job = self.context.forge().job(&owner.repository(), key.id).await?;
         if job.is_none_or(|job| job.status != JobStatus::Queued) {
             return Ok(Payment::NotQueued);
         }
-        if self.decide(&mut facts, |facts| facts.supply(&key, &wanted, lost)).await? {
+        if self.find_anew(&mut facts, |facts| facts.supply(&key, &wanted, lost)).await? {
             return Ok(Payment::Supplied);
         }
-        let latest = self.decide(&mut facts, |facts| facts.latest(&key)).await?;
+        let latest = self.find_anew(&mut facts, |facts| facts.latest(&key)).await?;
         let base = Lineage::parse(&self.names.base_name(&owner.repo, key.id));
         let mut generation = [latest.as_deref(), lost]
             .into_iter()
@@ -273,11 +338,12 @@ impl<'a, C: Context> Debts<'a, C> {
         let mut replacement = u8::from(!(requeue && latest.is_none() && generation == 0));
         loop {
             let name = base.at(generation, replacement).to_string();
-            if self.start(&name, owner).await? {
+            let used = self.read.borrow().is_used(&name);
+            if !used && self.start(&name, owner).await? {
                 return Ok(self.started(name, owner, lost));
             }
-            let mut facts = Facts::new(self.names);
-            if self.decide(&mut facts, |facts| facts.available(&name, lost)).await? {
+            let mut facts = self.lasting();
+            if self.find_anew(&mut facts, |facts| facts.available(&name, lost)).await? {
                 return Ok(Payment::Supplied);
             }
             if replacement < MAX_REPLACEMENTS {
@@ -317,6 +383,9 @@ impl<'a, C: Context> Debts<'a, C> {
             "started a replacement"
         );
         self.context.telemetry().count("ReplacementStarted", Some(("Tier", &owner.provider)), 1.0);
+        let started = self.context.clock().now();
+        let execution = Execution { running: true, started, input: Some(owner.clone()) };
+        self.note(Fact::Execution(name.clone(), Some(execution)));
         Payment::Started(name)
     }
 
@@ -328,4 +397,8 @@ impl<'a, C: Context> Debts<'a, C> {
             Start::Exists => false,
         })
     }
+}
+
+fn undecided() -> Error {
+    Error::Transient(format!("no decision after {MAX_LOOK_UPS} look-ups"))
 }

@@ -15,6 +15,7 @@ pub mod secret;
 pub mod stolen;
 pub mod supply;
 pub mod time;
+mod together;
 pub mod webhook;
 
 pub use error::{Error, Result};

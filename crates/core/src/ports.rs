@@ -169,14 +169,14 @@ pub trait Ledger {
     /// Notes that the registration was handed to the instance. Repeatable.
     fn record_handover(&self, name: &str) -> impl Future<Output = Result<()>>;
     /// Notes what the runner ran. A job's id replaces `Taken`, never the other way; nothing replaces a
-    /// job's id. Repeatable.
+    /// job's id. Answers the item as it is then. Repeatable.
     fn account(
         &self,
         name: &str,
         ran: &Ran,
         at: Timestamp,
         expires: Timestamp,
-    ) -> impl Future<Output = Result<()>>;
+    ) -> impl Future<Output = Result<RunnerRecord>>;
     /// Notes that the runner's end is being judged. Repeatable; the first time stays.
     fn end_runner(
         &self,

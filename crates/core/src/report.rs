@@ -4,6 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::job::JobId;
 
+/// What the groups of lines begin with. The rest is the runner's name, which has no `/`.
+pub const LINE_GROUP: &str = "log/";
+
 /// A report in the queue. Only the webhook knows the job and its labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", tag = "kind", rename = "report")]
@@ -27,7 +30,7 @@ impl Report {
     pub fn group(&self) -> String {
         match self.job_id {
             Some(_) => self.runner_name.clone(),
-            None => format!("log/{}", self.runner_name),
+            None => format!("{LINE_GROUP}{}", self.runner_name),
         }
     }
 
@@ -36,7 +39,7 @@ impl Report {
     pub fn deduplication_id(&self) -> String {
         match self.job_id {
             Some(job) => format!("{}/{job}", self.runner_name),
-            None => format!("log/{}", self.runner_name),
+            None => format!("{LINE_GROUP}{}", self.runner_name),
         }
     }
 }

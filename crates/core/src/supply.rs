@@ -28,6 +28,19 @@ pub enum Need {
     Forge(Repository, JobId),
 }
 
+/// A fact that was observed.
+#[derive(Clone, Debug)]
+pub enum Fact {
+    /// [`Facts::jobs`].
+    Job(JobId, Option<JobRecord>),
+    /// [`Facts::runners`].
+    Runner(String, RunnerRecord),
+    /// [`Facts::executions`].
+    Execution(String, Option<Execution>),
+    /// [`Facts::forge`].
+    Forge(JobId, Option<ForgeJob>),
+}
+
 /// What has been observed. Every entry was read; `None` in one is the source's own word that there is
 /// nothing.
 #[derive(Debug)]
@@ -89,11 +102,52 @@ impl<'a> Facts<'a> {
         }
     }
 
-    fn runner(&self, name: &str) -> Result<&RunnerRecord, Need> {
+    /// Adds a fact; what was known of the same before is replaced.
+    pub fn note(&mut self, fact: Fact) {
+        match fact {
+            Fact::Job(id, record) => drop(self.jobs.insert(id, record)),
+            Fact::Runner(name, record) => drop(self.runners.insert(name, record)),
+            Fact::Execution(name, execution) => drop(self.executions.insert(name, execution)),
+            Fact::Forge(id, job) => drop(self.forge.insert(id, job)),
+        }
+    }
+
+    /// Those that no time changes: which job a runner ran and on which runner a job ran, once that is known,
+    /// and executions that are over. All others may be out of date a moment later.
+    pub fn lasting(&self) -> Self {
+        let ran = |record: &RunnerRecord| matches!(record.ran, Ran::Job { .. });
+        let over = |execution: &Execution| !execution.running;
+        let begun = |job: &ForgeJob| job.runner_name.is_some();
+        let runners = self.runners.iter().filter(|(_, record)| ran(record));
+        let executions = self.executions.iter().filter(|(_, it)| it.as_ref().is_some_and(over));
+        let forge = self.forge.iter().filter(|(_, job)| job.as_ref().is_some_and(begun));
+        Self {
+            names: self.names,
+            jobs: HashMap::new(),
+            runners: runners.map(|(name, record)| (name.clone(), record.clone())).collect(),
+            executions: executions.map(|(name, it)| (name.clone(), it.clone())).collect(),
+            forge: forge.map(|(id, job)| (*id, job.clone())).collect(),
+        }
+    }
+
+    /// Whether it is known that `runner` ran that job.
+    pub fn is_accounted(&self, runner: &str, job: JobId) -> bool {
+        let record = self.runners.get(runner);
+        record.is_some_and(|it| matches!(it.ran, Ran::Job { id, .. } if id == job))
+    }
+
+    /// Whether it is known that an execution of that name was started.
+    pub fn is_used(&self, name: &str) -> bool {
+        self.executions.get(name).is_some_and(Option::is_some)
+    }
+
+    /// The ledger's word about a runner.
+    pub fn runner(&self, name: &str) -> Result<&RunnerRecord, Need> {
         self.runners.get(name).ok_or_else(|| Need::Runner(name.to_owned()))
     }
 
-    fn execution(&self, name: &str) -> Result<Option<&Execution>, Need> {
+    /// The execution of that name.
+    pub fn execution(&self, name: &str) -> Result<Option<&Execution>, Need> {
         match self.executions.get(name) {
             Some(execution) => Ok(execution.as_ref()),
             None => Err(Need::Execution(name.to_owned())),
@@ -127,6 +181,12 @@ impl<'a> Facts<'a> {
         let Some(repo) = noted.or(job.repo.as_ref()) else { return Ok(None) };
         let base = self.names.base_name(repo, job.id);
         Ok(self.execution(&base)?.map(|_| base))
+    }
+
+    /// Whether a runner was started for that job, by us or by a system that writes the same ledger.
+    pub fn is_served(&self, id: JobId) -> Result<bool, Need> {
+        let record = self.jobs.get(&id).ok_or(Need::Job(id))?;
+        Ok(record.as_ref().is_some_and(|record| record.runner_labels.is_some()))
     }
 
     fn started_for(&self, runner: &str, id: JobId) -> Result<bool, Need> {

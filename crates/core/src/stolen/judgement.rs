@@ -8,9 +8,7 @@ use crate::error::{Error, Result};
 use crate::job::{JobId, Repository, RunnerInput, split_full_name};
 use crate::labels::Labels;
 use crate::names::Lineage;
-use crate::ports::{
-    Executions, Forge, ForgeJob, Ledger, Place, Ran, ReportContext, RunnerRecord, Telemetry,
-};
+use crate::ports::{Forge, ForgeJob, Place, Ran, ReportContext, RunnerRecord, Telemetry};
 use crate::report::Report;
 
 /// From this receive on, 3 minutes after the first, a line about a job that we can't see is believed as far
@@ -45,7 +43,7 @@ pub async fn judge<C: ReportContext>(
     receives: u32,
 ) -> Result<Finding> {
     let runner = report.runner_name.as_str();
-    let Some(execution) = context.executions().describe(runner).await? else {
+    let Some(execution) = debts.execution(runner).await? else {
         not_ours(context, settings, report);
         return Ok(Finding::Done);
     };
@@ -69,7 +67,7 @@ pub async fn judge<C: ReportContext>(
     if let Some(id) = report.job_id {
         return case.ran(id, &report.repo).await;
     }
-    let record = context.ledger().runner(runner).await?;
+    let record = debts.record(runner).await?;
     if let Ran::Job { id, repository } = &record.ran {
         return case.ran(*id, repository.as_deref().unwrap_or(&report.repo)).await;
     }
@@ -99,15 +97,15 @@ fn not_ours<C: ReportContext>(context: &C, settings: &Settings, report: &Report)
 }
 
 /// A report of a runner of ours that was started for a job.
-struct Case<'a, C> {
+struct Case<'a, 'd, C> {
     context: &'a C,
     settings: &'a Settings,
-    debts: &'a Debts<'a, C>,
+    debts: &'a Debts<'d, C>,
     report: &'a Report,
     own: &'a RunnerInput,
 }
 
-impl<C: ReportContext> Case<'_, C> {
+impl<C: ReportContext> Case<'_, '_, C> {
     fn runner(&self) -> &str {
         &self.report.runner_name
     }
@@ -154,11 +152,8 @@ impl<C: ReportContext> Case<'_, C> {
     /// The runner ran that job.
     async fn ran(&self, id: JobId, repository: &str) -> Result<Finding> {
         let judgement = self.debts.judge(self.runner(), self.own, id, Some(repository)).await?;
-        let served = |record: crate::ports::JobRecord| record.runner_labels.is_some();
         // Nobody waits for a runner. Whether it was a thief is only for the metric: not if the job was ours.
-        if judgement == Judgement::Unneeded
-            && self.context.ledger().job(id).await?.is_some_and(served)
-        {
+        if judgement == Judgement::Unneeded && self.debts.is_served(id).await? {
             return Ok(self.told(&Judgement::Settled, Some(id)));
         }
         Ok(self.told(&judgement, Some(id)))

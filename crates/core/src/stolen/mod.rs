@@ -9,7 +9,7 @@ mod delivery;
 mod judgement;
 mod record;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
 use tracing::{error, info, warn};
@@ -17,16 +17,19 @@ use tracing::{error, info, warn};
 pub use delivery::{Delivery, report_in, shown};
 pub use record::Record;
 
+use crate::config::Settings;
 use crate::debts::Debts;
 use crate::error::{Error, Result};
 use crate::ports::{Configuration, MAX_REPORT_BATCH, ReportContext, ReportQueue, Telemetry};
-use crate::report::Report;
+use crate::report::{LINE_GROUP, Report};
+use crate::together;
+use judgement::Finding;
 
 /// Reports of one delivery that are queued. A delivery is of one log stream, hence of one runner; more
 /// reports are a job's work.
 const MAX_REPORTS: usize = 1000;
 
-/// Lines of one delivery that are logged as unreadable; the metric counts all.
+/// Lines of one delivery that are logged as unreadable, and as many as repeated; the rest is told of by number.
 const MAX_WARNINGS: usize = 100;
 
 /// Runners named in the error of a delivery that could not be queued.
@@ -98,7 +101,7 @@ fn reports<C: ReportContext>(context: &C, delivery: &Delivery) -> Vec<Report> {
     let (group, stream) = (&delivery.group, &delivery.stream);
     let mut reports: Vec<Report> = Vec::new();
     let mut seen = HashSet::new();
-    let (mut unparsable, mut beyond) = (0, 0);
+    let (mut unparsable, mut repeated, mut beyond) = (0, 0, 0);
     for line in &delivery.lines {
         let Some(report) = line.as_deref().and_then(report_in) else {
             unparsable += 1;
@@ -109,7 +112,11 @@ fn reports<C: ReportContext>(context: &C, delivery: &Delivery) -> Vec<Report> {
             continue;
         };
         if seen.contains(&report.runner_name) {
-            warn!(group, stream, runner = report.runner_name, "reported before in this delivery");
+            repeated += 1;
+            if repeated <= MAX_WARNINGS {
+                let runner = report.runner_name;
+                warn!(group, stream, runner, "reported before in this delivery");
+            }
         } else if reports.len() == MAX_REPORTS {
             beyond += 1;
         } else {
@@ -122,6 +129,9 @@ fn reports<C: ReportContext>(context: &C, delivery: &Delivery) -> Vec<Report> {
     }
     if unparsable > MAX_WARNINGS {
         warn!(group, stream, unparsable, "more reports can't be read");
+    }
+    if repeated > MAX_WARNINGS {
+        warn!(group, stream, repeated, "more runners were reported before in this delivery");
     }
     if beyond > 0 {
         warn!(group, stream, beyond, "more reports than one delivery may bring: dropped");
@@ -153,7 +163,32 @@ async fn send<'a, C: ReportContext>(
     left.into_iter().map(|report| report.runner_name.as_str()).collect()
 }
 
-/// Judges a batch. Answers the ids of the records that have to come again.
+/// A record that is a report.
+struct Case<'a> {
+    record: &'a Record,
+    report: Report,
+    group: String,
+}
+
+impl<'a> Case<'a> {
+    fn new(record: &'a Record, report: Report) -> Self {
+        let group = record.group.clone().unwrap_or_else(|| report.group());
+        Self { record, report, group }
+    }
+
+    /// The runner whose group it is.
+    fn runner(&self) -> &str {
+        self.group.strip_prefix(LINE_GROUP).unwrap_or(&self.group)
+    }
+
+    /// Whether nothing but a line speaks for it, which any job could have printed.
+    fn is_line(&self) -> bool {
+        self.report.job_id.is_none()
+    }
+}
+
+/// Judges a batch: what is about one runner in order, and runners side by side. Answers the ids of the records
+/// that have to come again.
 async fn judge<'a, C: ReportContext>(
     context: &C,
     records: &'a [Record],
@@ -161,75 +196,88 @@ async fn judge<'a, C: ReportContext>(
 ) -> Result<Vec<&'a str>> {
     let settings = context.configuration().settings().await?;
     let debts = Debts::new(context, &settings)?;
+    let mut runners: BTreeMap<String, Vec<Case<'a>>> = BTreeMap::new();
+    for case in usable(context, records) {
+        runners.entry(case.runner().to_owned()).or_default().push(case);
+    }
+    let work = runners
+        .into_values()
+        .map(|cases| judge_runner(context, &settings, &debts, cases, &may_begin));
+    Ok(together::all(work).await.into_iter().flatten().collect())
+}
+
+/// Judges the records of one runner's groups. Answers the ids of those that have to come again.
+async fn judge_runner<'a, C: ReportContext>(
+    context: &C,
+    settings: &Settings,
+    debts: &Debts<'_, C>,
+    mut cases: Vec<Case<'a>>,
+    may_begin: &impl Fn() -> bool,
+) -> Vec<&'a str> {
+    // GitHub's word first: the line that says the same, a moment later, needs no judgement of its own then.
+    // Each has a group of its own, so that no group's order is changed.
+    cases.sort_by_key(|case| case.group.starts_with(LINE_GROUP));
     let mut failed = Vec::new();
     let mut stopped = HashSet::new();
     let mut judged = HashSet::new();
-    // GitHub's word first: the line that says the same, a moment later, needs no judgement of its own then.
-    // Both are of groups of their own, so that no group's order is changed.
-    for (record, report) in usable(context, records) {
+    for case in &cases {
         // In a FIFO queue what follows a failed message must not be handled before it.
-        let group = record.group.clone().unwrap_or_else(|| report.group());
-        if stopped.contains(&group) || !may_begin() {
-            failed.push(record.id.as_str());
-            stopped.insert(group);
+        if stopped.contains(&case.group) || !may_begin() {
+            failed.push(case.record.id.as_str());
+            stopped.insert(&case.group);
             continue;
         }
-        if report.job_id.is_none() && judged.contains(&report.runner_name) {
+        if case.is_line() && judged.contains(&case.report.runner_name) {
             continue;
         }
-        let comes_again = match judgement::judge(
-            context,
-            &settings,
-            &debts,
-            &report,
-            record.receives,
-        )
-        .await
-        {
-            Ok(judgement::Finding::Later(_))
-                if report.job_id.is_none() && record.receives >= MAX_LINE_RECEIVES =>
-            {
-                info!(
-                    runner = report.runner_name,
-                    repo = report.repo,
-                    "a line's report is given up"
-                );
-                context.telemetry().count("ReportGivenUp", None, 1.0);
-                continue;
-            }
-            Ok(judgement::Finding::Later(reason)) => {
-                info!(message_id = record.id, runner = report.runner_name, reason, "judged later");
-                true
-            }
-            Ok(judgement::Finding::Done) => {
-                if report.job_id.is_some() {
-                    judged.insert(report.runner_name.clone());
-                }
-                false
-            }
-            Err(failure) => {
-                error!(message_id = record.id, ?report, %failure, "a report could not be judged");
-                context.telemetry().count("ReportFailed", None, 1.0);
-                if matches!(failure, Error::Permanent(_)) {
-                    context.telemetry().count("ConfigurationError", None, 1.0);
-                }
-                true
-            }
-        };
-        if comes_again {
-            failed.push(record.id.as_str());
-            stopped.insert(group);
+        let judgement =
+            judgement::judge(context, settings, debts, &case.report, case.record.receives).await;
+        if comes_again(context, case, &judgement) {
+            failed.push(case.record.id.as_str());
+            stopped.insert(&case.group);
+        } else if !case.is_line() {
+            judged.insert(&case.report.runner_name);
         }
     }
-    Ok(failed)
+    failed
 }
 
-/// The records that are reports, those of GitHub's own word first; the others are told of and dropped.
-fn usable<'a, C: ReportContext>(context: &C, records: &'a [Record]) -> Vec<(&'a Record, Report)> {
+/// Whether a record has to come again. Tells why.
+fn comes_again<C: ReportContext>(
+    context: &C,
+    case: &Case<'_>,
+    judgement: &Result<Finding>,
+) -> bool {
+    let (message_id, report) = (&case.record.id, &case.report);
+    let runner = &report.runner_name;
+    match judgement {
+        Ok(Finding::Done) => false,
+        Ok(Finding::Later(_)) if case.is_line() && case.record.receives >= MAX_LINE_RECEIVES => {
+            info!(runner, repo = report.repo, "a line's report is given up");
+            context.telemetry().count("ReportGivenUp", None, 1.0);
+            false
+        }
+        Ok(Finding::Later(reason)) => {
+            info!(message_id, runner, reason, "judged later");
+            true
+        }
+        Err(failure) => {
+            error!(message_id, ?report, %failure, "a report could not be judged");
+            context.telemetry().count("ReportFailed", None, 1.0);
+            if matches!(failure, Error::Permanent(_)) {
+                context.telemetry().count("ConfigurationError", None, 1.0);
+            }
+            true
+        }
+    }
+}
+
+/// The records that are reports; the others are told of and dropped.
+fn usable<'a, C: ReportContext>(context: &C, records: &'a [Record]) -> Vec<Case<'a>> {
     let mut usable = Vec::new();
     for record in records {
         match record.report() {
-            Ok(report) => usable.push((record, report)),
+            Ok(report) => usable.push(Case::new(record, report)),
             Err(reason) => {
                 error!(
                     message_id = record.id,
@@ -239,7 +287,6 @@ fn usable<'a, C: ReportContext>(context: &C, records: &'a [Record]) -> Vec<(&'a 
             }
         }
     }
-    usable.sort_by_key(|(_, report)| report.job_id.is_none());
     usable
 }
 

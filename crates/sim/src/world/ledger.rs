@@ -124,14 +124,14 @@ impl Ledger for World {
         ran: &Ran,
         _at: Timestamp,
         expires: Timestamp,
-    ) -> Result<()> {
+    ) -> Result<RunnerRecord> {
         self.ask("Ledger.account", |state| {
             let record = state.runner_item(name, expires);
             match (&record.ran, ran) {
                 (Ran::Job { .. }, _) | (_, Ran::Unknown) => {}
                 _ => record.ran = ran.clone(),
             }
-            Ok(())
+            Ok(record.clone())
         })
         .await
     }

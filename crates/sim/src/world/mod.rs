@@ -19,7 +19,8 @@ use std::future::{Future, pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context as TaskContext, Poll, Wake, Waker};
 use std::time::Duration;
 
 use ostler_core::config::Settings;
@@ -124,8 +125,20 @@ pub struct World(Rc<Inner>);
 
 struct Inner {
     state: RefCell<State>,
-    /// Until when the future being polled sleeps.
+    /// Until when the future being polled sleeps: the first of the calls that it makes side by side.
     wake: Cell<Option<Timestamp>>,
+    /// Whether a call of it was cut off, and all of it with that.
+    cut: Cell<bool>,
+}
+
+/// Whether a future asked to be polled again: one part of it waits for another.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// How far a future came.
@@ -159,6 +172,7 @@ impl World {
         };
         let world = Self(Rc::new(Inner {
             wake: Cell::new(None),
+            cut: Cell::new(false),
             state: RefCell::new(State {
                 now: BEGINNING,
                 rng: StdRng::seed_from_u64(seed),
@@ -257,14 +271,22 @@ impl World {
     }
 
     /// Takes a future as far as it goes at this time.
-    pub fn poll<F: Future + ?Sized>(&self, future: Pin<&mut F>) -> Progress<F::Output> {
-        self.0.wake.set(None);
-        match future.poll(&mut TaskContext::from_waker(Waker::noop())) {
-            Poll::Ready(done) => Progress::Done(done),
-            Poll::Pending => match self.0.wake.take() {
-                Some(until) => Progress::Sleeps(until),
-                None => Progress::Killed,
-            },
+    pub fn poll<F: Future + ?Sized>(&self, mut future: Pin<&mut F>) -> Progress<F::Output> {
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        loop {
+            self.0.wake.set(None);
+            self.0.cut.set(false);
+            let polled = future.as_mut().poll(&mut TaskContext::from_waker(&waker));
+            if self.0.cut.get() {
+                return Progress::Killed;
+            }
+            match (polled, self.0.wake.take()) {
+                (Poll::Ready(done), _) => return Progress::Done(done),
+                _ if woken.0.swap(false, Ordering::Relaxed) => {}
+                (Poll::Pending, Some(until)) => return Progress::Sleeps(until),
+                (Poll::Pending, None) => return Progress::Killed,
+            }
         }
     }
 
@@ -298,13 +320,17 @@ impl World {
     ) -> T {
         let latency = self.latency();
         self.sleep(latency).await;
+        if self.0.cut.get() {
+            // Another call of the same function was cut off a moment ago.
+            return pending().await;
+        }
         let strike = self.state().enter(name);
         match strike {
             Some(Strike::Slow) => {
                 self.sleep(SLOW_CALL).await;
                 act(&mut self.state())
             }
-            Some(Strike::CutBefore) => pending().await,
+            Some(Strike::CutBefore) => self.cut().await,
             Some(Strike::Before) => failed(format!("{name} failed before it took effect")),
             None => act(&mut self.state()),
             Some(Strike::After) => {
@@ -313,9 +339,14 @@ impl World {
             }
             Some(Strike::CutAfter) => {
                 act(&mut self.state());
-                pending().await
+                self.cut().await
             }
         }
+    }
+
+    async fn cut<T>(&self) -> T {
+        self.0.cut.set(true);
+        pending().await
     }
 
     /// How long the next port call takes.
@@ -331,7 +362,8 @@ impl World {
             if self.now() >= until {
                 return Poll::Ready(());
             }
-            self.0.wake.set(Some(until));
+            let sooner = self.0.wake.take().map_or(until, |other| other.min(until));
+            self.0.wake.set(Some(sooner));
             Poll::Pending
         })
         .await;

@@ -9,20 +9,13 @@ use ostler_sim::github::{JobSpec, Status};
 use ostler_sim::world::{Plan, REPOSITORY, Strike};
 use serde_json::{Value, json};
 
-use crate::scene::{Mine, OTHER, Scene, logged};
+use crate::scene::{Mine, OTHER, Scene, logged, with_gpu};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// A job in a repository that we see, which no tier takes: nothing is ever started for it.
 fn visible_thief() -> JobSpec {
     JobSpec::new(OTHER, &["self-hosted", "gpu"])
-}
-
-/// A runner with one label more than its tier has, so that such a job may be given to it.
-fn with_gpu(scene: &Scene, mine: &Mine) {
-    let mut state = scene.world.state();
-    let input = &mut state.executions.get_mut(&mine.runner).unwrap().input;
-    input["labels"] = json!(format!("{},gpu", input["labels"].as_str().unwrap()));
 }
 
 fn ran(job: u64, repository: &str) -> Ran {
@@ -406,11 +399,11 @@ fn b10_nothing_is_started_for_a_job_that_ended_without_a_runner() {
 }
 
 #[test]
-fn b10_a_job_that_is_in_progress_elsewhere_is_no_reason_to_start_nothing() {
+fn b10_st_03_a_job_that_is_in_progress_elsewhere_is_no_reason_to_start_nothing() {
     let scene = Scene::new();
     let (a, b) = (scene.accept(&Scene::small()), scene.accept(&Scene::small()));
     with_gpu(&scene, &a);
-    // st_03: a's job runs on b's runner, so b's job waits in its place.
+    // a's job runs on b's runner, so b's job waits in its place.
     scene.takes(&b.runner, a.job);
     let thief = scene.post(&visible_thief());
     scene.takes(&a.runner, thief);

@@ -7,6 +7,7 @@
     reason = "helpers of tests, whose failure is the test's"
 )]
 
+mod batches;
 #[path = "../common/mod.rs"]
 mod common;
 mod deliveries;

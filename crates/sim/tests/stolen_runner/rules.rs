@@ -14,7 +14,7 @@ use crate::common::{self, minutes, runners, seconds, small, story, verdict};
 use crate::histories::begin;
 use crate::scene::{Mine, Scene};
 
-fn input(scene: &Scene, runner: &str) -> RunnerInput {
+pub fn input(scene: &Scene, runner: &str) -> RunnerInput {
     serde_json::from_value(scene.world.state().executions[runner].input.clone()).unwrap()
 }
 

@@ -229,6 +229,13 @@ impl Scene {
     }
 }
 
+/// A runner with one label more than its tier has, so that such a job may be given to it.
+pub fn with_gpu(scene: &Scene, mine: &Mine) {
+    let mut state = scene.world.state();
+    let input = &mut state.executions.get_mut(&mine.runner).unwrap().input;
+    input["labels"] = json!(format!("{},gpu", input["labels"].as_str().unwrap()));
+}
+
 /// An SQS record.
 pub fn record(id: &str, report: &Report, receives: u32) -> Value {
     let body = serde_json::to_string(report).unwrap();
