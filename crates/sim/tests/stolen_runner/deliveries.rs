@@ -3,11 +3,16 @@
 use std::cell::Cell;
 
 use ostler_core::error::Error;
+use ostler_core::job::JobId;
+use ostler_core::names::is_plausible;
+use ostler_core::report::Report;
 use ostler_core::stolen;
-use ostler_sim::simulation::{log_delivery, packed};
-use ostler_sim::world::{Plan, Strike};
+use ostler_sim::simulation::{log_delivery, packed, request};
+use ostler_sim::world::{Plan, Strike, WEBHOOK_SECRET};
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use crate::common;
 use crate::scene::{Scene, logged, record};
 
 fn line(runner: &str) -> String {
@@ -119,11 +124,16 @@ fn s3_b3_ls_05_a_line_that_can_not_be_read_costs_one_warning_and_only_itself() {
 }
 
 #[test]
-fn s3_a_flood_of_lines_that_can_not_be_read_does_not_flood_our_log() {
+fn s3_s4_a_flood_of_lines_does_not_flood_our_log() {
     let scene = Scene::new();
     let lines = logged(|| drop(scene.deliver(&vec!["CDKGHR JOB RUNNER="; 5000]).unwrap()));
     assert!(lines.len() < 110, "{}", lines.len());
     assert!((scene.world.metric("ReportUnparsable") - 5000.0).abs() < 0.1);
+    let same = line("w");
+    let lines = logged(|| drop(scene.deliver(&vec![same.as_str(); 5000]).unwrap()));
+    assert!(lines.len() < 110, "{}", lines.len());
+    assert!(lines.iter().any(|line| line["repeated"] == 4999), "{:?}", lines.last());
+    assert_eq!(queue(&scene).len(), 1);
 }
 
 #[test]
@@ -363,4 +373,71 @@ fn sq_04_sq_06_the_same_batch_twice_starts_nothing_twice() {
     }
     let all: Vec<_> = mine.iter().collect();
     assert_eq!(scene.replacements(&all).len(), 3);
+}
+
+/// Names as runners may have them, and what could pass for one.
+fn runner_name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => "[A-Za-z0-9._-]{1,64}",
+        1 => "[!-~]{1,80}",
+        1 => "[A-Za-z0-9._-]{60,130}",
+        1 => any::<String>(),
+    ]
+}
+
+fn repository() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => "[A-Za-z0-9-]{1,39}/[A-Za-z0-9._-]{1,100}",
+        1 => "[!-~]{1,120}",
+        1 => any::<String>(),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    /// The queue is the model of SQS, with its rules for group and deduplication ids.
+    #[test]
+    fn b3_b12_a_lines_report_that_is_accepted_survives_the_queue_and_no_other_gets_there(
+        name in runner_name(), repo in repository(), run in any::<i64>(), around in "[ -~]{0,20}",
+    ) {
+        let scene = Scene::new();
+        let text = format!("{around} CDKGHR JOB RUNNER={name} REPO={repo} WORKFLOW_ID={run} {around}");
+        prop_assert_eq!(scene.deliver(&[&text]).unwrap(), Value::Null, "it never fails the delivery");
+        let queued = queue(&scene);
+        prop_assert_eq!(queued.len(), usize::from(stolen::report_in(&text).is_some()));
+        for (body, group) in queued {
+            let report: Report = serde_json::from_value(body).unwrap();
+            prop_assert_eq!(Some(report.clone()), stolen::report_in(&text));
+            prop_assert_eq!(group, format!("log/{}", report.runner_name));
+        }
+        prop_assert!(scene.world.metric("ReportUnparsable") < 1.5);
+    }
+
+    #[test]
+    fn b12_the_webhooks_report_that_is_accepted_survives_the_queue(
+        name in runner_name(), run in 1..i64::MAX, job in 1..i64::MAX,
+        labels in proptest::collection::vec("[ -~]{0,30}", 0..6),
+    ) {
+        let scene = Scene::new();
+        let body = json!({"action": "in_progress", "workflow_job": {"id": job, "run_id": run,
+            "runner_name": name, "labels": labels},
+            "repository": {"name": "widgets", "full_name": "acme/widgets", "owner": {"login": "acme"}}});
+        let body = body.to_string();
+        let signature =
+            ostler_core::webhook::sign(body.as_bytes(), &ostler_core::secret::Secret::new(WEBHOOK_SECRET));
+        let (status, _) = common::handle(&scene.world, &request("workflow_job", "1", &body, &signature));
+        prop_assert_eq!(status, 200, "never a 5xx for what the queue would not take");
+        scene.world.pass(std::time::Duration::from_secs(61));
+        let mut state = scene.world.state();
+        let state = &mut *state;
+        let (received, _) = state.reports.receive(state.now, 10, None, &mut state.rng).unwrap();
+        prop_assert_eq!(received.len(), usize::from(is_plausible(name.trim())));
+        for message in received {
+            let report: Report = serde_json::from_str(&message.body).unwrap();
+            prop_assert_eq!(report.job_id, Some(JobId(job)));
+            prop_assert_eq!(message.group, Some(report.group()));
+            prop_assert_eq!(message.deduplication_id, Some(report.deduplication_id()));
+        }
+    }
 }
