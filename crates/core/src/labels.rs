@@ -79,7 +79,71 @@ mod tests {
         assert!(labels.cover(&Labels::from_joined(",,")));
     }
 
+    fn labels() -> impl Strategy<Value = Labels> {
+        let label =
+            prop_oneof![4 => "[a-cA-C]{1,2}", 1 => Just(SELF_HOSTED.to_owned()), 1 => ".{0,6}"];
+        proptest::collection::vec(label, 0..6).prop_map(Labels::new)
+    }
+
+    /// The same labels, spelled otherwise.
+    fn respelled(labels: &Labels) -> Labels {
+        let swapped = |label: &str| -> String {
+            let swap = |c: char| match c.is_ascii_lowercase() {
+                true => c.to_ascii_uppercase(),
+                false => c.to_ascii_lowercase(),
+            };
+            label.chars().map(swap).collect()
+        };
+        Labels::new(labels.iter().map(swapped))
+    }
+
+    fn both(a: &Labels, b: &Labels) -> Labels {
+        Labels::new(a.iter().chain(b.iter()))
+    }
+
     proptest! {
+        #[test]
+        fn cover_is_reflexive(own in labels()) {
+            prop_assert!(own.cover(&own) && own.cover_foreign(&own));
+            prop_assert!(own.cover(&Labels::default()) && own.cover_foreign(&Labels::default()));
+        }
+
+        #[test]
+        fn cover_is_monotone_in_what_is_available_and_in_what_is_wanted(
+            own in labels(), more in labels(), wanted in labels(),
+        ) {
+            for cover in [Labels::cover, Labels::cover_foreign] {
+                if cover(&own, &wanted) {
+                    prop_assert!(cover(&both(&own, &more), &wanted), "more labels cover no less");
+                }
+                if cover(&own, &both(&wanted, &more)) {
+                    prop_assert!(cover(&own, &wanted), "less is covered too");
+                }
+                prop_assert_eq!(
+                    cover(&own, &both(&wanted, &more)),
+                    cover(&own, &wanted) && cover(&own, &more)
+                );
+            }
+            prop_assert!(!own.cover(&wanted) || own.cover_foreign(&wanted));
+        }
+
+        #[test]
+        fn cover_is_blind_to_case(own in labels(), wanted in labels()) {
+            for cover in [Labels::cover, Labels::cover_foreign] {
+                let plain = cover(&own, &wanted);
+                prop_assert_eq!(cover(&respelled(&own), &wanted), plain);
+                prop_assert_eq!(cover(&own, &respelled(&wanted)), plain);
+            }
+        }
+
+        #[test]
+        fn self_hosted_is_free_for_runners_of_other_systems_alone(own in labels(), wanted in labels()) {
+            let own = Labels::new(own.iter().filter(|label| !label.eq_ignore_ascii_case(SELF_HOSTED)));
+            let more = both(&wanted, &Labels::new([SELF_HOSTED.to_uppercase()]));
+            prop_assert!(!own.cover(&more));
+            prop_assert_eq!(own.cover_foreign(&more), own.cover_foreign(&wanted));
+        }
+
         #[test]
         fn case_and_order_never_decide(mut labels in proptest::collection::vec("[a-zA-Z0-9-]{1,8}", 1..8)) {
             let own = Labels::new(&labels);

@@ -206,6 +206,22 @@ mod tests {
         }
 
         #[test]
+        fn s16_a_replacement_fits_64_characters_and_keeps_its_base(
+            repo in "[A-Za-z0-9._-]{1,100}", id in 1..i64::MAX,
+            generation in 0..=MAX_REQUEUES, replacement in 1..=MAX_REPLACEMENTS,
+        ) {
+            let base = key().base_name(&repo, JobId(id));
+            let name = Lineage::parse(&base).at(generation, replacement).to_string();
+            prop_assert!(name.len() <= MAX_RUNNER_NAME && is_plausible(&name));
+            let suffix = format!("-r{replacement}");
+            prop_assert!(name.starts_with(&base) && name.ends_with(&suffix));
+            // The base is cut only where the whole name of the repository would not fit.
+            let cut = base.strip_suffix(&format!("-{id}-{}", key().tag(JobId(id)))).unwrap();
+            prop_assert!(cut.len() == repo.len() || base.len() == MAX_BASE_NAME);
+            prop_assert_eq!(cut, &repo.replace('.', "-")[..cut.len()]);
+        }
+
+        #[test]
         fn two_jobs_never_share_a_name(a in 1..i64::MAX, b in 1..i64::MAX) {
             prop_assume!(a != b);
             prop_assert_ne!(key().base_name("w", JobId(a)), key().base_name("w", JobId(b)));

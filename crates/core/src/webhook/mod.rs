@@ -139,7 +139,8 @@ async fn authenticate<C: WebhookContext>(
     Ok(settings)
 }
 
-fn read_body(request: &Request) -> std::result::Result<Payload, Answer> {
+/// The payload in a request whose signature was verified, or the answer to one that can't be used.
+pub fn read_body(request: &Request) -> std::result::Result<Payload, Answer> {
     let content = request.header("content-type").unwrap_or("application/json").to_lowercase();
     let media = content.split(';').next().unwrap_or_default().trim();
     let unwrapped;
