@@ -561,3 +561,41 @@ fn the_function_is_not_configured_before_set_up() {
         assert_eq!((aws_calls(&world), world.metric("ConfigurationError")), (0, 1.0));
     }
 }
+
+#[test]
+fn se_14_an_answer_tells_the_sender_nothing_of_what_failed() {
+    let account = "arn:aws:lambda:us-east-1:123456789012:function:choose";
+    let fails = |call, event: &dyn Fn(&World) -> Value| {
+        let world = World::new(1);
+        let event = event(&world);
+        world.state().plan = Plan::next(call, 1, Strike::Before);
+        let (status, words) = handle(&world, &event);
+        assert!(world.state().plan.is_over(), "{call}");
+        (call, status, words)
+    };
+    let cancelled = |world: &World| {
+        let mut payload = payload(world, &small());
+        payload["action"] = json!("completed");
+        payload["workflow_job"]["conclusion"] = json!("cancelled");
+        signed_body(&payload.to_string())
+    };
+    let mut answers = vec![
+        fails("Configuration.settings", &|world| queued(world, &small())),
+        fails("Executions.start", &|world| queued(world, &small())),
+        fails("Reports.send", &|world| signed_body(&in_progress(world).to_string())),
+        fails("Ledger.cancel_job", &cancelled),
+    ];
+    let world = World::new(1);
+    world.configure("control/app", json!({"app_id": 1, "selector": account}).to_string());
+    world.state().selector = Some(Box::new(move |_| {
+        Err(ostler_core::Error::Permanent(format!("AccessDenied: {account} in 123456789012")))
+    }));
+    let (status, words) = handle(&world, &queued(&world, &small()));
+    answers.push(("selector", status, words));
+    for (call, status, words) in answers {
+        assert_eq!(status, 503, "{call}");
+        for told in ["failed", "effect", "123456789012", "arn:", "Denied", "Permanent"] {
+            assert!(!words.contains(told), "{call}: {words}");
+        }
+    }
+}
