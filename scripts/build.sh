@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# build.sh arm64|x86_64: the functions as zips, in target/package/<architecture>/, named as infra/control.yaml expects
-# them, with their sums. Linked by zig against a glibc that the Lambda runtime provided.al2023 has (2.34), whatever this
+# build.sh arm64|x86_64: the functions as zips, in target/package/<architecture>/, named as infra/*.yaml expect them,
+# with their sums. Linked by zig against a glibc that the Lambda runtime provided.al2023 has (2.34), whatever this
 # machine has.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/common.sh"
@@ -15,7 +15,7 @@ esac
 [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] ||
   rustup target add "$target" || die "the standard library for $target can't be had here"
 
-functions=(webhook orchestrator stolen-runner registration-janitor)
+functions=(webhook orchestrator stolen-runner registration-janitor reaper)
 packages=()
 for function in "${functions[@]}"; do packages+=(-p "ostler-$function"); done
 

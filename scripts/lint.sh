@@ -12,7 +12,7 @@ cargo fmt --all --check
 
 say "templates"
 python3 scripts/render_templates.py --check
-"$venv/bin/cfn-lint" infra/network.yaml infra/control.yaml infra/registration-janitor.yaml
+"$venv/bin/cfn-lint" infra/{network,control,registration-janitor,reaper}.yaml
 
 say "scripts"
 # By name or by their first line: the shims of the local world's instances have no suffix.

@@ -9,6 +9,7 @@ pub mod job;
 pub mod labels;
 pub mod names;
 pub mod ports;
+pub mod reaper;
 pub mod report;
 pub mod runner;
 pub mod secret;

@@ -5,6 +5,7 @@
 //! Every call can fail before or after it took effect, and may be repeated; every method says what a
 //! repetition does.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -415,6 +416,54 @@ pub trait Fleet {
     /// How many instances of the tier are pending or running.
     fn live_in_tier(&self, tier: &str) -> impl Future<Output = Result<u32>>;
     /// Ends one. Repeatable; one that is not there counts as ended.
+    fn terminate(&self, id: &str) -> impl Future<Output = Result<()>>;
+}
+
+/// A machine as the reaper sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    /// `i-…`.
+    pub id: String,
+    /// Its state.
+    pub state: InstanceState,
+    /// Its latest start: EC2's launch time moves with each.
+    pub started: Option<Timestamp>,
+    /// The spot request behind it, `sir-…`.
+    pub spot_request: Option<String>,
+    /// All its tags.
+    pub tags: BTreeMap<String, String>,
+}
+
+/// Part of the list of machines.
+#[derive(Clone, Debug, Default)]
+pub struct MachinePage {
+    /// Perhaps none, even if there are more.
+    pub machines: Vec<Machine>,
+    /// Where the list goes on; `None` at its end.
+    pub next: Option<String>,
+}
+
+/// A spot request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpotRequest {
+    /// Whether it starts another machine when its own has ended.
+    pub persistent: bool,
+    /// Whether it is neither cancelled nor closed.
+    pub open: bool,
+}
+
+/// The machines that carry an owner's tag, whoever launched them.
+pub trait Machines {
+    /// One page of those that live: pending, running, stopping or stopped.
+    fn list(&self, next: Option<String>) -> impl Future<Output = Result<MachinePage>>;
+    /// The machine as it is now; `None` only if EC2 says that there is none.
+    fn machine(&self, id: &str) -> impl Future<Output = Result<Option<Machine>>>;
+    /// The spot request; `None` only if EC2 says that there is none.
+    fn spot_request(&self, id: &str) -> impl Future<Output = Result<Option<SpotRequest>>>;
+    /// Cancels a spot request; an error if it may still be open. Repeatable. The machine of one that was
+    /// active lives on; EC2 ends a stopped one by itself.
+    fn cancel_spot_request(&self, id: &str) -> impl Future<Output = Result<()>>;
+    /// Ends a machine. Repeatable; one that is not there counts as ended.
     fn terminate(&self, id: &str) -> impl Future<Output = Result<()>>;
 }
 

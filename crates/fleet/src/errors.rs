@@ -22,7 +22,7 @@ pub(crate) enum Meaning {
     Refused(Shortage, &'static str),
     /// The client token belongs to another purchase.
     TokenUsed,
-    /// There is no such instance, or EC2 does not know it yet, or no longer.
+    /// There is no such instance or spot request, or EC2 does not know it yet, or no longer.
     NoInstance,
 }
 
@@ -30,7 +30,7 @@ use Meaning::{NoInstance, Refused, TokenUsed};
 use Shortage::{Capacity, Configuration, Quota, Throttled, Unknown};
 
 /// Codes that are known by their name alone.
-const CODES: [(&str, Meaning); 48] = [
+const CODES: [(&str, Meaning); 49] = [
     ("RequestLimitExceeded", Refused(Throttled, "")),
     ("Throttling", Refused(Throttled, "")),
     ("ThrottlingException", Refused(Throttled, "")),
@@ -89,6 +89,7 @@ const CODES: [(&str, Meaning); 48] = [
     ("InvalidBlockDeviceMapping", Refused(Configuration, "raise the tier's root_volume_gib")),
     ("IdempotentParameterMismatch", TokenUsed),
     ("InvalidInstanceID.NotFound", NoInstance),
+    ("InvalidSpotInstanceRequestID.NotFound", NoInstance),
     // Credentials' affairs, which pass: not "Invalid" configuration as the prefix would say.
     ("InvalidClientTokenId", Refused(Unknown, "")),
 ];
@@ -291,6 +292,7 @@ mod tests {
     fn tokens_and_instances_are_known() {
         assert_eq!(meaning("IdempotentParameterMismatch", ""), TokenUsed);
         assert_eq!(meaning("InvalidInstanceID.NotFound", ""), NoInstance);
+        assert_eq!(meaning("InvalidSpotInstanceRequestID.NotFound", ""), NoInstance);
         assert_eq!(shortage("InvalidInstanceID.Malformed", ""), Configuration);
     }
 

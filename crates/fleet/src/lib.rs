@@ -1,4 +1,4 @@
-//! The fleet port, and the janitor's inventory, over EC2. Alone in their crate, because EC2's SDK takes minutes
+//! The fleet port, the janitor's inventory and the reaper's machines, over EC2. Alone in their crate, because EC2's SDK takes minutes
 //! to compile; what a function does not use, the linker leaves out.
 //!
 //! A launch is one CreateFleet of type `instant`: every image, type and subnet of the tier is an override,
@@ -9,6 +9,7 @@
 mod errors;
 mod images;
 mod inventory;
+mod machines;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ use ostler_core::time::Timestamp;
 use ostler_core::{Error, Result};
 
 pub use inventory::Ec2Inventory;
+pub use machines::Ec2Machines;
 
 use errors::{Meaning, answered, failed, gravity, meaning, told};
 use images::{Image, Images};
@@ -369,15 +371,19 @@ fn outcome(answer: CreateFleetOutput) -> Launch {
 }
 
 /// A state that is missing or new counts as running: nothing is gone that EC2 still lists.
-fn read(instance: Ec2Instance) -> Option<Instance> {
-    let state = match instance.state.and_then(|state| state.name) {
+fn state_of(name: Option<&InstanceStateName>) -> InstanceState {
+    match name {
         Some(InstanceStateName::Pending) => InstanceState::Pending,
         Some(InstanceStateName::Stopping | InstanceStateName::Stopped) => InstanceState::Stopped,
         Some(InstanceStateName::ShuttingDown | InstanceStateName::Terminated) => {
             InstanceState::Ended
         }
         _ => InstanceState::Running,
-    };
+    }
+}
+
+fn read(instance: Ec2Instance) -> Option<Instance> {
+    let state = state_of(instance.state.and_then(|state| state.name).as_ref());
     let reason = instance.state_reason.and_then(|it| it.message.or(it.code));
     Some(Instance { id: instance.instance_id?, state, reason })
 }

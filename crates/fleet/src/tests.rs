@@ -1,3 +1,5 @@
+mod machines;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
@@ -74,7 +76,8 @@ struct Setup {
 
 const NOON: Timestamp = Timestamp::from_seconds(1_796_040_000);
 
-async fn setup(images: &str, answers: impl IntoIterator<Item = (u16, String)>) -> Setup {
+/// A wire with these answers, and the SDK's configuration that uses it.
+async fn wired(answers: impl IntoIterator<Item = (u16, String)>) -> (Wire, SdkConfig) {
     let wire =
         Wire { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Wire::default() };
     let connector = SharedHttpConnector::new(wire.clone());
@@ -86,6 +89,11 @@ async fn setup(images: &str, answers: impl IntoIterator<Item = (u16, String)>) -
         .retry_config(retries.with_max_attempts(3).with_max_backoff(Duration::from_millis(2)))
         .load()
         .await;
+    (wire, config)
+}
+
+async fn setup(images: &str, answers: impl IntoIterator<Item = (u16, String)>) -> Setup {
+    let (wire, config) = wired(answers).await;
     let settings = FleetSettings {
         owner: "acme".to_owned(),
         subnets: vec!["subnet-a".to_owned(), "subnet-b".to_owned()],

@@ -1,5 +1,7 @@
 //! The environment variables of a function, read once.
 
+use std::ops::RangeInclusive;
+
 use ostler_core::{Error, Result};
 
 use crate::clock::SystemClock;
@@ -40,8 +42,37 @@ impl Environment {
 
     /// A comma-separated list that must have at least one entry.
     pub fn list(&mut self, name: &'static str) -> Vec<String> {
+        parts(&self.text(name))
+    }
+
+    /// A comma-separated list that may be empty or missing.
+    pub fn optional_list(&mut self, name: &'static str) -> Vec<String> {
+        parts(&self.optional(name).unwrap_or_default())
+    }
+
+    /// A whole number within bounds; the lower one while it is missing or wrong.
+    pub fn number(&mut self, name: &'static str, bounds: RangeInclusive<u64>) -> u64 {
         let text = self.text(name);
-        text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+        match text.parse() {
+            Ok(number) if bounds.contains(&number) => return number,
+            _ if text.is_empty() => {}
+            _ => self.wrong.push(format!(
+                "{name} is '{text}', not a whole number from {} to {}",
+                bounds.start(),
+                bounds.end()
+            )),
+        }
+        *bounds.start()
+    }
+
+    /// `true` or `false`, and nothing that might mean either.
+    pub fn flag(&mut self, name: &'static str) -> bool {
+        match self.text(name).as_str() {
+            "true" => return true,
+            "false" | "" => {}
+            other => self.wrong.push(format!("{name} is '{other}', not true or false")),
+        }
+        false
     }
 
     /// The clock (`OSTLER_CLOCK`, see [`SystemClock::from_variables`]); real time while it is refused.
@@ -68,6 +99,10 @@ impl Environment {
     }
 }
 
+fn parts(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,6 +124,27 @@ mod tests {
         assert_eq!(env.clock(), SystemClock::REAL);
         let error = env.check().unwrap_err().to_string();
         for named in ["B", "EMPTY", "C", "OSTLER_CLOCK"] {
+            assert!(error.contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn numbers_and_flags_are_exact() {
+        let mut env = environment(&[("N", "720"), ("YES", "true"), ("NO", "false"), ("L", "")]);
+        assert_eq!(
+            (env.number("N", 1..=1000), env.flag("YES"), env.flag("NO")),
+            (720, true, false)
+        );
+        assert_eq!(env.optional_list("L"), Vec::<String>::new());
+        assert!(env.check().is_ok());
+        let mut env =
+            environment(&[("LOW", "0"), ("HIGH", "1001"), ("ODD", "1h"), ("YES", "True")]);
+        for name in ["LOW", "HIGH", "ODD", "GONE"] {
+            assert_eq!(env.number(name, 1..=1000), 1);
+        }
+        assert!(!env.flag("YES"));
+        let error = env.check().unwrap_err().to_string();
+        for named in ["LOW", "HIGH", "ODD", "GONE", "YES", "from 1 to 1000"] {
             assert!(error.contains(named), "{error}");
         }
     }

@@ -33,12 +33,18 @@ const DEPLOY_TIMEOUT: Duration = Duration::from_secs(300);
 const TEMPLATE_BYTES_MAX: u64 = 51_200;
 /// The functions: `ostler-<name>` is the binary, `<name>.zip` the code.
 const FUNCTIONS: [&str; 3] = ["webhook", "orchestrator", "stolen-runner"];
+/// The one that has a stack to itself.
+const REAPER: &str = "reaper";
+/// The install's name.
+const OWNER: &str = "local";
 /// Where the functions' zips and large templates go.
 const BUCKET: &str = "ostler-code";
 /// The stacks' names.
 const NETWORK_STACK: &str = "ostler-network";
 /// The control plane's stack; functions and log groups are named by it.
 pub const CONTROL_STACK: &str = "ostler";
+/// The reaper's stack, and its function.
+pub const REAPER_STACK: &str = "ostler-reaper";
 /// Images of the world: SSM parameter, AMI id, architecture.
 const IMAGES: [(&str, &str, &str); 2] = [
     ("/ostler/images/ubuntu-x64", "ami-00000000000000064", "x86_64"),
@@ -297,27 +303,42 @@ impl World {
         self.edge.deployments().sync().await.map_err(anyhow::Error::msg)
     }
 
-    /// Sets the parameters and deploys both stacks with the functions' binaries: a working install.
+    /// Sets the parameters and deploys all stacks with the functions' binaries: a working install.
     pub async fn install(&self, tiers: &Value) -> anyhow::Result<()> {
         self.put_parameters(tiers).await?;
-        self.deploy_stacks(&[]).await
+        tokio::try_join!(self.deploy_stacks(&[]), self.deploy_reaper(&[]))?;
+        Ok(())
     }
 
-    /// Deploys both stacks with the functions' binaries, and has GitHub post to them. `more` are
+    /// Deploys the reaper's stack. `more` are parameters beside those that it needs, or in their place.
+    pub async fn deploy_reaper(&self, more: &[(&str, &str)]) -> anyhow::Result<()> {
+        let code = self.put_code(&[REAPER]).await?;
+        let mut parameters = BTreeMap::from([
+            ("Owner", OWNER),
+            ("CodeBucket", BUCKET),
+            ("CodePrefix", &code),
+            ("Architecture", "x86_64"),
+        ]);
+        parameters.extend(more.iter().copied());
+        let parameters: Vec<_> = parameters.into_iter().collect();
+        self.deploy(REAPER_STACK, &self.config.root.join("infra/reaper.yaml"), &parameters).await
+    }
+
+    /// Deploys network and control plane with the functions' binaries, and has GitHub post to them. `more` are
     /// parameters of the control plane's stack beside those that it needs; those of earlier deployments
     /// stay, as `aws cloudformation deploy` has it.
     pub async fn deploy_stacks(&self, more: &[(&str, &str)]) -> anyhow::Result<()> {
         let root = &self.config.root;
         let network = root.join("infra/network.yaml");
         let (code, ()) =
-            tokio::try_join!(self.put_code(), self.deploy(NETWORK_STACK, &network, &[]))?;
+            tokio::try_join!(self.put_code(&FUNCTIONS), self.deploy(NETWORK_STACK, &network, &[]))?;
         let (vpc, subnets, group) = (
             self.output("VpcId")?,
             self.output("SubnetIds")?,
             self.output("RunnerSecurityGroupId")?,
         );
         let mut parameters = vec![
-            ("Owner", "local"),
+            ("Owner", OWNER),
             ("VpcId", &vpc),
             ("SubnetIds", &subnets),
             ("RunnerSecurityGroupId", &group),
@@ -333,12 +354,12 @@ impl World {
         Ok(())
     }
 
-    /// Puts the functions' zips to S3 and gives the prefix of their keys.
-    async fn put_code(&self) -> anyhow::Result<String> {
+    /// Puts these functions' zips to S3 and gives the prefix of their keys.
+    async fn put_code(&self, functions: &[&'static str]) -> anyhow::Result<String> {
         self.bucket().await?;
         let mut hash = Sha256::new();
         let mut zips = Vec::new();
-        for name in FUNCTIONS {
+        for &name in functions {
             let (path, made_by) = match &self.config.zips {
                 Some(zips) => (zips.join(format!("{name}.zip")), "make build"),
                 None => {

@@ -62,7 +62,7 @@ fn the_rendered_state_machine_is_the_source_without_comments() {
 
 #[test]
 fn each_template_fits_into_the_request() {
-    for name in ["infra/control.yaml", "infra/network.yaml"] {
+    for name in ["infra/control.yaml", "infra/network.yaml", "infra/reaper.yaml"] {
         let bytes = text(name).len();
         assert!(bytes <= TEMPLATE_BYTES_MAX, "{name} has {bytes} bytes");
     }
@@ -548,6 +548,7 @@ fn nothing_in_the_templates_belongs_to_one_account() {
         "control.src.yaml",
         "control.yaml",
         "network.yaml",
+        "reaper.yaml",
         "orchestrator.asl.json",
         "bootstrap.sh",
     ] {

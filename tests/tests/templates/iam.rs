@@ -22,12 +22,19 @@ fn stack(template: &Value) -> Stack<'_> {
 }
 
 /// A role's statements, by the policies that stand in the template.
-fn statements(stack: &Stack<'_>, role: &str) -> Vec<Value> {
+pub fn statements(stack: &Stack<'_>, role: &str) -> Vec<Value> {
     let properties = stack.properties(role);
     let policies = properties["Policies"].as_array().unwrap();
     policies
         .iter()
-        .flat_map(|policy| policy["PolicyDocument"]["Statement"].as_array().unwrap().clone())
+        .flat_map(|policy| {
+            // One whose keys hold parameters is a text.
+            let document = match &policy["PolicyDocument"] {
+                Value::String(text) => serde_json::from_str(text).unwrap(),
+                document => document.clone(),
+            };
+            document["Statement"].as_array().unwrap().clone()
+        })
         .collect()
 }
 
@@ -35,7 +42,7 @@ fn statements(stack: &Stack<'_>, role: &str) -> Vec<Value> {
 type Context<'a> = BTreeMap<&'a str, Vec<&'a str>>;
 
 /// Whether the role may, as IAM decides: some Allow matches, no Deny does.
-fn may(
+pub fn may(
     stack: &Stack<'_>,
     role: &str,
     action: &str,
@@ -376,7 +383,8 @@ fn ic_03_the_key_of_encrypted_images_can_be_used_only_where_it_is_given() {
     assert!(!may(&with, "OrchestratorRole", "kms:CreateGrant", other, &[for_aws]));
 }
 
-fn allowed(statements: &[Value]) -> BTreeSet<String> {
+/// All actions that they allow.
+pub fn allowed(statements: &[Value]) -> BTreeSet<String> {
     statements
         .iter()
         .filter(|statement| statement["Effect"] == "Allow")

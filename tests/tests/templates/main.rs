@@ -7,5 +7,6 @@ mod control;
 mod iam;
 mod janitor;
 mod network;
+mod reaper;
 mod state_machine;
 mod template;

@@ -234,7 +234,7 @@ impl Xml {
             return;
         };
         self.leaf("spotInstanceRequestId", &spot.id);
-        self.leaf("type", "one-time");
+        self.leaf("type", spot.kind());
         self.leaf("state", status.state);
         self.node("status", |xml| {
             xml.leaf("code", status.code);

@@ -592,6 +592,8 @@ async fn config_from(moto: &aws::Client, name: &str) -> Result<FunctionConfig, a
     let answer: Value = serde_json::from_slice(answer.body()).unwrap_or(Value::Null);
     let config = &answer["Configuration"];
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+    // moto leaves a parameter of type Number as one; CloudFormation makes texts of them.
+    let variable = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let variables = config["Environment"]["Variables"].as_object();
     Ok(FunctionConfig {
         name: name.to_owned(),
@@ -599,7 +601,7 @@ async fn config_from(moto: &aws::Client, name: &str) -> Result<FunctionConfig, a
         memory_mb: config["MemorySize"].as_u64().unwrap_or(128),
         handler: text(&config["Handler"]),
         environment: variables
-            .map(|all| all.iter().map(|(name, value)| (name.clone(), text(value))).collect())
+            .map(|all| all.iter().map(|(name, value)| (name.clone(), variable(value))).collect())
             .unwrap_or_default(),
         code_sha256: text(&config["CodeSha256"]),
         concurrency: answer["Concurrency"]["ReservedConcurrentExecutions"]

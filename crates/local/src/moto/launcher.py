@@ -383,6 +383,25 @@ def stacks_are_whole():
     ]
 
 
+def conditions_hold_in_updates():
+    """A resource whose condition does not hold is not there to be changed; moto changes it all the same, and fails."""
+    import moto.cloudformation.parsing as parsing
+
+    change, update = parsing.parse_and_update_resource, parsing.ResourceMap.update
+
+    def change_what_is_there(logical_id, resource_json, resources_map, *args, **kwargs):
+        if resources_map[logical_id] is None:
+            return None
+        return change(logical_id, resource_json, resources_map, *args, **kwargs)
+
+    def update_and_forget(self, *args, **kwargs):
+        update(self, *args, **kwargs)
+        self._parsed_resources = {name: it for name, it in self._parsed_resources.items() if it is not None}
+
+    parsing.parse_and_update_resource = change_what_is_there
+    parsing.ResourceMap.update = update_and_forget
+
+
 def log_groups_can_be_changed():
     """moto's log groups know no update: the stack would fail at the next GetAtt."""
     from moto.logs.models import LogGroup
@@ -452,6 +471,7 @@ def main():
     step_functions_are_quick()
     state_machines_come_from_templates()
     stacks_are_whole()
+    conditions_hold_in_updates()
     log_groups_can_be_changed()
     triggers_are_the_edges()
     code_can_be_read()

@@ -6,7 +6,7 @@ use ostler_core::time::Timestamp;
 use rand::Rng;
 
 use super::throttle::Kind;
-use super::{Ec2, Fault, Image, Instance, Tags, well_formed};
+use super::{Ec2, Fault, Image, Instance, State, Tags, well_formed};
 
 /// Most results of one page (API, DescribeInstances).
 const LARGEST_PAGE: usize = 1000;
@@ -82,7 +82,7 @@ pub struct Page<T> {
     pub next_token: Option<String>,
 }
 
-/// A one-time spot request, as instant fleets make them.
+/// A spot request: one-time, as instant fleets make them, or made persistent by [`Ec2::make_persistent`].
 #[derive(Clone, Debug)]
 pub struct SpotRequest {
     /// `sir-` and 8 characters.
@@ -93,15 +93,26 @@ pub struct SpotRequest {
     pub tags: Tags,
     /// When it was cancelled.
     pub cancelled: Option<Timestamp>,
+    /// Whether it starts another instance when its own has ended.
+    pub persistent: bool,
+    /// Whether it has, so that it is the other's now.
+    pub passed_on: bool,
 }
 
 /// A spot request's state (Guide, "Spot request status").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpotStatus {
-    /// `active`, `closed` or `cancelled`.
+    /// `active`, `disabled`, `closed` or `cancelled`.
     pub state: &'static str,
     /// Status code, e.g. `fulfilled`.
     pub code: &'static str,
+}
+
+impl SpotRequest {
+    /// EC2's word for its type.
+    pub const fn kind(&self) -> &'static str {
+        if self.persistent { "persistent" } else { "one-time" }
+    }
 }
 
 impl Instance {
@@ -110,17 +121,20 @@ impl Instance {
         let spot = self.spot.as_ref()?;
         let step = self.step(now);
         let over = step.state.is_over();
+        let halted = matches!(step.state, State::Stopping | State::Stopped);
         let taken = step.reason.as_ref().is_some_and(|it| it.code.starts_with("Server.Spot"));
         let code = match (over, taken) {
             (true, true) => "instance-terminated-no-capacity",
             (true, false) => "instance-terminated-by-user",
             (false, _) if spot.cancelled.is_some() => "request-canceled-and-instance-running",
             (false, _) if self.interrupted.is_some() => "marked-for-termination",
+            (false, _) if halted => "instance-stopped-by-user",
             (false, _) => "fulfilled",
         };
         let state = match (spot.cancelled.is_some(), over) {
             (true, _) => "cancelled",
             (false, true) => "closed",
+            (false, false) if halted => "disabled",
             (false, false) => "active",
         };
         Some(SpotStatus { state, code })
@@ -164,7 +178,7 @@ impl Instance {
             "status-code" => filter.takes(status.code),
             "instance-id" => filter.takes(&self.id),
             "spot-instance-request-id" => filter.takes(&spot.id),
-            "type" => filter.takes("one-time"),
+            "type" => filter.takes(spot.kind()),
             _ => false,
         }
     }
@@ -207,7 +221,7 @@ impl Ec2 {
             self.spot_requests_of(now, &query.ids)?
         };
         self.page(query, chosen, |instance| {
-            instance.spot.is_some()
+            instance.spot.as_ref().is_some_and(|spot| !spot.passed_on)
                 && instance.listed(now)
                 && query.filters.iter().all(|it| instance.spot_passes(now, it))
         })

@@ -484,6 +484,8 @@ impl Ec2 {
             created: now,
             tags: template.spot_request_tags.clone(),
             cancelled: None,
+            persistent: false,
+            passed_on: false,
         });
         let seen_from = now + self.options.unseen.draw(&mut self.rng);
         let tagged_from = seen_from + self.options.untagged.draw(&mut self.rng);

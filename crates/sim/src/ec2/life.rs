@@ -91,13 +91,13 @@ impl Ec2 {
     }
 
     /// StopInstances. A spot instance of a one-time request cannot be stopped (API,
-    /// `UnsupportedOperation`); fleets make no others here.
+    /// `UnsupportedOperation`).
     pub fn stop_instances(&mut self, now: Timestamp, ids: &[String]) -> Result<Vec<Change>, Fault> {
         self.admit(now, "StopInstances", Kind::Change)?;
         let found = self.some_of(now, ids)?;
         for seq in &found {
             let instance = &self.instances[seq];
-            if instance.pool.market == Market::Spot {
+            if instance.spot.as_ref().is_some_and(|spot| !spot.persistent) {
                 return Err(Fault::new(
                     "UnsupportedOperation",
                     format!(
@@ -281,7 +281,17 @@ impl Ec2 {
         Ok(())
     }
 
-    /// CancelSpotInstanceRequests. The instance of a request that was active runs on (API).
+    /// Makes a spot instance's request persistent, as RunInstances with `SpotInstanceType` makes them. Not an
+    /// API call.
+    pub fn make_persistent(&mut self, id: &str) {
+        let instance = self.ids.get(id).and_then(|seq| self.instances.get_mut(seq));
+        if let Some(spot) = instance.and_then(|it| it.spot.as_mut()) {
+            spot.persistent = true;
+        }
+    }
+
+    /// CancelSpotInstanceRequests. The instance of a request that was active runs on; one that was stopped is
+    /// ended by EC2 (Guide, "Cancel a Spot Instance request").
     pub fn cancel_spot_requests(
         &mut self,
         now: Timestamp,
@@ -292,12 +302,15 @@ impl Ec2 {
         let mut answer = Vec::new();
         for seq in found {
             let Some(instance) = self.instances.get_mut(&seq) else { continue };
-            let over = instance.state(now).is_over();
+            let state = instance.state(now);
             let Some(spot) = instance.spot.as_mut() else { continue };
-            if !over {
+            if !state.is_over() {
                 spot.cancelled.get_or_insert(now);
             }
-            answer.push((spot.id.clone(), if over { "closed" } else { "cancelled" }));
+            answer.push((spot.id.clone(), if state.is_over() { "closed" } else { "cancelled" }));
+            if matches!(state, State::Stopping | State::Stopped) {
+                self.end(now, seq, user_initiated(now));
+            }
         }
         Ok(answer)
     }
@@ -310,7 +323,8 @@ impl Ec2 {
         ids.iter()
             .map(|id| {
                 let hit = self.instances.values().find(|instance| {
-                    instance.listed(now) && instance.spot.as_ref().is_some_and(|it| it.id == *id)
+                    let spot = instance.spot.as_ref();
+                    instance.listed(now) && spot.is_some_and(|it| it.id == *id && !it.passed_on)
                 });
                 hit.map(|instance| instance.seq).ok_or_else(|| {
                     let code = if id.starts_with("sir-") { "NotFound" } else { "Malformed" };
@@ -399,6 +413,36 @@ impl Ec2 {
         self.lay_out(seq, &steps, Some(reason));
         self.drops.insert((gone + LISTED_AFTER_END, seq));
         self.release(at, seq);
+        self.reopen(at, seq);
+    }
+
+    /// A persistent request that was not cancelled starts another instance in place of the one that ended, and
+    /// does not give it the tags (Guide, "Terminate a Spot Instance";
+    /// github-aws-runners/terraform-aws-github-runner#5204).
+    fn reopen(&mut self, at: Timestamp, seq: u64) {
+        let old = self.instances.get_mut(&seq);
+        let Some(old) = old.filter(|old| {
+            old.spot
+                .as_ref()
+                .is_some_and(|spot| spot.persistent && !spot.passed_on && spot.cancelled.is_none())
+        }) else {
+            return;
+        };
+        let mut next = old.clone();
+        if let Some(spot) = &mut old.spot {
+            spot.passed_on = true;
+        }
+        next.seq = self.sequence();
+        next.id = self.id("i");
+        next.tags.clear();
+        next.history.clear();
+        next.noted.clear();
+        (next.holds_pool, next.released, next.interrupted) = (false, None, None);
+        (next.seen_from, next.tagged_from) = (at, at);
+        let seq = next.seq;
+        self.ids.insert(next.id.clone(), seq);
+        self.instances.insert(seq, next);
+        self.power_on(at, seq);
     }
 
     fn halt(&mut self, now: Timestamp, seq: u64, reason: Reason) {

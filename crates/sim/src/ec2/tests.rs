@@ -668,3 +668,55 @@ fn the_same_seed_gives_the_same_history() {
     };
     assert_eq!(run(), run());
 }
+
+/// A spot instance whose request is persistent, with that request's id.
+fn persistent(ec2: &mut Ec2) -> (String, String) {
+    let id = buy(ec2, NOON, &order("a", Market::Spot));
+    ec2.make_persistent(&id);
+    let request = ec2.instance(&id).unwrap().spot.as_ref().unwrap().id.clone();
+    (id, request)
+}
+
+fn request_of(ec2: &mut Ec2, now: Timestamp, request: &str) -> (String, SpotStatus) {
+    let page = ec2.describe_spot_requests(now, &by_ids(&[request])).unwrap();
+    let [instance] = page.items[..] else { panic!("one request, not {:?}", page.items) };
+    (instance.id.clone(), instance.spot_status(now).unwrap())
+}
+
+/// github-aws-runners/terraform-aws-github-runner#5204, hashicorp/terraform#3311.
+#[test]
+fn a_persistent_request_starts_an_untagged_instance_in_place_of_the_one_that_ended() {
+    let mut ec2 = calm();
+    let (id, request) = persistent(&mut ec2);
+    ec2.terminate_instances(after(60), &owned(&id)).unwrap();
+    let (next, status) = request_of(&mut ec2, after(60), &request);
+    assert_ne!(next, id);
+    assert_eq!(status.state, "active");
+    let instance = ec2.instance(&next).unwrap();
+    assert!(instance.tags.is_empty() && instance.launched == after(60));
+    assert_eq!(state(&mut ec2, after(61), &next), State::Running);
+    // And again, until the request is cancelled.
+    ec2.power_off(after(100), &next);
+    assert_eq!(state(&mut ec2, after(100), &next), State::Stopped);
+    assert_eq!(request_of(&mut ec2, after(100), &request).1.state, "disabled");
+    ec2.terminate_instances(after(101), &owned(&next)).unwrap();
+    let (third, _) = request_of(&mut ec2, after(101), &request);
+    assert!(third != next && third != id);
+    ec2.cancel_spot_requests(after(110), &owned(&request)).unwrap();
+    assert_eq!(state(&mut ec2, after(111), &third), State::Running);
+    ec2.terminate_instances(after(120), &owned(&third)).unwrap();
+    assert_eq!(request_of(&mut ec2, after(120), &request).1.state, "cancelled");
+    let living = ec2.instances().filter(|it| !it.state(after(200)).is_over()).count();
+    assert_eq!(living, 0);
+}
+
+#[test]
+fn cancelling_the_request_of_a_stopped_instance_ends_it() {
+    let mut ec2 = calm();
+    let (id, request) = persistent(&mut ec2);
+    ec2.stop_instances(after(10), &owned(&id)).unwrap();
+    assert_eq!(request_of(&mut ec2, after(11), &request).1.state, "disabled");
+    ec2.cancel_spot_requests(after(20), &owned(&request)).unwrap();
+    assert_eq!(state(&mut ec2, after(20), &id), State::Terminated);
+    assert_eq!(ec2.instances().count(), 1);
+}

@@ -24,7 +24,7 @@ pub const IMAGE: &str = "ami-0123456789abcdef0";
 pub const IMAGE_ARM64: &str = "ami-0123456789abcdef1";
 
 /// The install's name in the tag `ostler:owner`.
-const OWNER: &str = "ostler-test";
+pub const OWNER: &str = "ostler-test";
 
 /// What the stack knows of EC2.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ fn shortage(code: &str) -> Shortage {
     }
 }
 
-fn trouble(fault: &Fault) -> Error {
+pub(super) fn trouble(fault: &Fault) -> Error {
     match shortage(&fault.code) {
         Shortage::Configuration => Error::Permanent(fault.to_string()),
         _ => Error::Transient(fault.to_string()),
@@ -111,16 +111,22 @@ fn trouble(fault: &Fault) -> Error {
 }
 
 fn shown(instance: &ec2::Instance, now: ostler_core::time::Timestamp) -> Instance {
-    let step = instance.step(now);
     Instance {
         id: instance.id.clone(),
-        state: match step.state {
-            ec2::State::Pending => InstanceState::Pending,
-            ec2::State::Running => InstanceState::Running,
-            ec2::State::Stopping | ec2::State::Stopped => InstanceState::Stopped,
-            ec2::State::ShuttingDown | ec2::State::Terminated => InstanceState::Ended,
-        },
-        reason: step.reason.as_ref().map(|reason| reason.message.to_string()),
+        state: state_of(instance, now),
+        reason: instance.step(now).reason.as_ref().map(|reason| reason.message.to_string()),
+    }
+}
+
+pub(super) fn state_of(
+    instance: &ec2::Instance,
+    now: ostler_core::time::Timestamp,
+) -> InstanceState {
+    match instance.state(now) {
+        ec2::State::Pending => InstanceState::Pending,
+        ec2::State::Running => InstanceState::Running,
+        ec2::State::Stopping | ec2::State::Stopped => InstanceState::Stopped,
+        ec2::State::ShuttingDown | ec2::State::Terminated => InstanceState::Ended,
     }
 }
 
@@ -190,7 +196,7 @@ impl State {
     }
 
     /// Notes it if a machine is ended in the middle of a job, before its time.
-    fn note_harm(&mut self, id: &str) {
+    pub(super) fn note_harm(&mut self, id: &str) {
         let Some(instance) = self.ec2.instance(id) else { return };
         let now = self.now;
         let lifetime = instance.tags.get("ostler:max-lifetime").and_then(|text| text.parse().ok());

@@ -10,6 +10,7 @@ mod executions;
 mod fleet;
 mod forge;
 mod ledger;
+mod machines;
 mod plan;
 mod small;
 
@@ -34,7 +35,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
 pub use executions::{Execution, RepeatedName, Status};
-pub use fleet::FleetSetup;
+pub use fleet::{FleetSetup, IMAGE, OWNER};
 pub use ledger::LedgerTable;
 pub use plan::{Call, Plan, Strike};
 pub use small::HandoffItem;
