@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 11] = [
+const DOCUMENTS: [&str; 12] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
@@ -19,6 +19,7 @@ const DOCUMENTS: [&str; 11] = [
     "functions/orchestrator/events/README.md",
     "functions/stolen-runner/events/README.md",
     "functions/registration-janitor/events/README.md",
+    "functions/reaper/events/README.md",
 ];
 
 fn root() -> PathBuf {

@@ -238,9 +238,9 @@ async fn a_stack_works_as_on_aws() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_stacks_are_installed() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["ostler-webhook", "ostler-orchestrator", "ostler-stolen-runner"] {
+    for name in ["webhook", "orchestrator", "stolen-runner", "reaper"] {
         std::fs::write(
-            dir.path().join(name),
+            dir.path().join(format!("ostler-{name}")),
             FUNCTION.replace("os.environ[\"GREETING\"]", "\"hi\""),
         )
         .unwrap();
