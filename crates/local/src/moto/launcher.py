@@ -396,7 +396,10 @@ def conditions_hold_in_updates():
 
     def update_and_forget(self, *args, **kwargs):
         update(self, *args, **kwargs)
-        self._parsed_resources = {name: it for name, it in self._parsed_resources.items() if it is not None}
+        # `AWS::NoValue` is kept as None, and stays.
+        self._parsed_resources = {
+            name: it for name, it in self._parsed_resources.items() if it is not None or name.startswith("AWS::")
+        }
 
     parsing.parse_and_update_resource = change_what_is_there
     parsing.ResourceMap.update = update_and_forget
