@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::apps::AppCredential;
-use crate::labels::{Labels, SELF_HOSTED};
+use crate::labels::{Labels, MAX_LABEL, MAX_LABELS, SELF_HOSTED};
 use crate::names::NameKey;
 use crate::secret::Secret;
 use crate::time::parse_duration;
@@ -21,9 +21,6 @@ const MAX_LIFETIME: Duration = Duration::from_secs(5 * 86_400);
 
 /// More than any install has; a bound on what a mistaken file can make us do.
 const MAX_TIERS: usize = 200;
-
-/// Labels a runner may register (docs.github.com, generate-jitconfig: 1 to 100).
-const MAX_LABELS: usize = 100;
 
 /// CreateFleet takes 300 overrides; types times subnets times images must stay below.
 const MAX_INSTANCE_TYPES: usize = 20;
@@ -93,7 +90,6 @@ pub struct Tier {
 
 #[derive(Deserialize)]
 struct TierFile {
-    #[serde(default)]
     tiers: Vec<serde_json::Value>,
 }
 
@@ -223,8 +219,10 @@ fn check_tier(raw: RawTier) -> Result<Tier, String> {
     }
     for label in &raw.labels {
         let lower = label.trim().to_lowercase();
-        if label.contains(',') || lower.is_empty() || label.len() > 256 {
-            return Err(format!("label '{label}' must be 1 to 256 characters without commas"));
+        if label.contains(',') || lower.is_empty() || label.len() > MAX_LABEL {
+            return Err(format!(
+                "label '{label}' must be 1 to {MAX_LABEL} characters without commas"
+            ));
         }
         if HOSTED_PREFIXES.iter().any(|hosted| lower.starts_with(hosted)) {
             return Err(format!(
@@ -403,7 +401,10 @@ impl Settings {
     pub fn from_parameters(texts: &BTreeMap<String, Secret>) -> Self {
         let text =
             |name: &str| texts.get(name).map(Secret::expose).filter(|text| !text.trim().is_empty());
-        let mut tiers = text("control/tiers").map(Tiers::parse).unwrap_or_default();
+        let mut tiers = match text("control/tiers") {
+            Some(text) => Tiers::parse(text),
+            None => Tiers { problems: vec!["control/tiers is not set".into()], ..Tiers::default() },
+        };
         let app = match text("control/app").map(serde_json::from_str::<AppSettings>) {
             Some(Ok(app)) => Some(app),
             Some(Err(error)) => {
@@ -429,6 +430,17 @@ impl Settings {
                 .collect(),
             name_key: text("control/name-key").and_then(NameKey::new),
         }
+    }
+}
+
+impl Settings {
+    /// Whether a job with these labels might be served: by a tier that has them, or as the operator's selector
+    /// decides.
+    pub fn may_serve(&self, wanted: &Labels) -> bool {
+        let asked = self.app.as_ref().is_some_and(|app| {
+            app.selector.is_some() && (!app.require_self_hosted || wanted.has(SELF_HOSTED))
+        });
+        asked || self.tiers.accept(wanted)
     }
 }
 
@@ -613,7 +625,34 @@ pub(crate) mod tests {
             let tiers = Tiers::parse(&json!({"tiers": [raw]}).to_string());
             assert!(tiers.problems[0].contains(says), "{:?}", tiers.problems);
         }
-        assert!(Tiers::parse("{").problems[0].starts_with("control/tiers"));
+        for odd in ["{", "[]", "null", "{}", r#"{"tiers": null}"#, r#"{"tier": []}"#] {
+            assert!(Tiers::parse(odd).problems[0].starts_with("control/tiers"), "{odd}");
+        }
+        assert!(Tiers::parse(r#"{"tiers": []}"#).problems.is_empty(), "an install that is paused");
+    }
+
+    #[test]
+    fn a_part_that_is_not_set_is_told_of() {
+        let problems = Settings::from_parameters(&BTreeMap::new()).tiers.problems;
+        assert_eq!(problems, ["control/tiers is not set"]);
+    }
+
+    #[test]
+    fn with_a_selector_any_job_that_asks_for_self_hosted_may_be_served() {
+        let settings = |app: &str| {
+            let tiers = json!({"tiers": [tier("a", &["small"])]}).to_string();
+            Settings::from_parameters(&BTreeMap::from([
+                ("control/app".into(), Secret::new(app)),
+                ("control/tiers".into(), Secret::new(tiers)),
+            ]))
+        };
+        let (gpu, hosted) = (Labels::new(["self-hosted", "gpu"]), Labels::new(["ubuntu-latest"]));
+        let none = settings(r#"{"app_id": 1}"#);
+        assert!(none.may_serve(&Labels::new(["small"])) && !none.may_serve(&gpu));
+        let asks = settings(r#"{"app_id": 1, "selector": "choose"}"#);
+        assert!(asks.may_serve(&gpu) && !asks.may_serve(&hosted));
+        let all = settings(r#"{"app_id": 1, "selector": "choose", "require_self_hosted": false}"#);
+        assert!(all.may_serve(&hosted));
     }
 
     #[test]

@@ -277,7 +277,7 @@ impl<'a, C: Context> Debts<'a, C> {
             let now = self.context.clock().now();
             let young =
                 |job: &ForgeJob| job.created.is_some_and(|created| now.since(created) < LATE_EVENT);
-            let accepts = |labels: &crate::labels::Labels| self.settings.tiers.accept(labels);
+            let accepts = |labels: &crate::labels::Labels| self.settings.may_serve(labels);
             if self.find(|facts| facts.too_early(&key, &at, accepts, young)).await? {
                 return Ok(Judgement::TooEarly);
             }

@@ -5,6 +5,13 @@ use std::fmt;
 /// The label that every self-hosted runner has unless its operator turned the implied labels off.
 pub const SELF_HOSTED: &str = "self-hosted";
 
+/// Most labels of a runner, and so of a job that any runner can run (docs.github.com, generate-jitconfig: 1 to
+/// 100).
+pub const MAX_LABELS: usize = 100;
+
+/// Longest label, in bytes.
+pub const MAX_LABEL: usize = 256;
+
 /// A set of labels in the order in which they were given, without empty ones and repetitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(Vec<String>);
@@ -41,6 +48,11 @@ impl Labels {
     /// written down.
     pub fn cover_foreign(&self, wanted: &Self) -> bool {
         wanted.0.iter().all(|label| label.eq_ignore_ascii_case(SELF_HOSTED) || self.has(label))
+    }
+
+    /// These, and those of `more` that are not among them.
+    pub fn with(&self, more: &Self) -> Self {
+        Self::new(self.iter().chain(more.iter()))
     }
 
     /// How many there are.

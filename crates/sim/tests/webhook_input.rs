@@ -133,6 +133,27 @@ fn no_body_is_answered_5xx() {
 }
 
 #[test]
+fn a_payload_of_any_size_is_answered_and_never_with_5xx() {
+    let world = World::new(1);
+    let mut body = payload(&world, &small());
+    body["workflow_job"]["html_url"] = json!("u".repeat(1_000_000));
+    body["workflow_job"]["created_at"] = json!("t".repeat(1_000_000));
+    body["workflow_job"]["steps"] = json!(vec![json!({"name": "x".repeat(1000)}); 1000]);
+    let (status, name) = handle(&world, &signed_body(&body.to_string()));
+    assert_eq!(status, 202);
+    assert!(world.state().executions[&name].input.to_string().len() < 2_000);
+    let many: Vec<String> = (0..300_000).map(|n| format!("label-{n}")).collect();
+    for action in ["queued", "in_progress", "completed"] {
+        let mut body = in_progress(&world);
+        body["action"] = json!(action);
+        body["workflow_job"]["labels"] = json!(many);
+        assert_eq!(handle(&world, &signed_body(&body.to_string())).0, 200, "{action}");
+    }
+    assert_eq!((names(&world).len(), aws_calls(&world)), (1, 1));
+    assert_eq!(world.metric("DeliveryUnusable"), 3.0);
+}
+
+#[test]
 fn wi_05_wi_06_a_life_without_an_installation_in_the_payload() {
     let mut history = Simulation::new(1);
     history.state().github.options_mut().installation_in_payload = false;
@@ -171,6 +192,21 @@ fn wi_10_base64_bodies_are_decoded_before_the_signature_is_checked() {
     assert_eq!(handle(&world, &event).0, 202);
     event["body"] = json!("%%%");
     assert_eq!(handle(&world, &event).0, 400);
+}
+
+#[test]
+fn one_character_that_is_no_utf_8_costs_no_job() {
+    let world = World::new(1);
+    let mut body = payload(&world, &small());
+    body["workflow_job"]["name"] = json!("build @@ 🐎 \u{2028}");
+    let mut bytes = body.to_string().into_bytes();
+    let at = bytes.windows(2).position(|pair| pair == b"@@").unwrap();
+    (bytes[at], bytes[at + 1]) = (0xC3, 0x28);
+    let mut event = signed_body("");
+    event["body"] = json!(STANDARD.encode(&bytes));
+    event["isBase64Encoded"] = json!(true);
+    event["headers"]["x-hub-signature-256"] = json!(sign(&bytes, &Secret::new(WEBHOOK_SECRET)));
+    assert_eq!(handle(&world, &event).0, 202);
 }
 
 #[test]
@@ -387,6 +423,18 @@ fn se_02_se_03_se_04_se_05_nothing_happens_under_a_wrong_signature() {
 }
 
 #[test]
+fn gh_11_a_signature_by_sha_1_alone_is_none() {
+    let world = World::new(1);
+    let body = payload(&world, &small()).to_string();
+    let both = with(signed_body(&body), "x-hub-signature", json!("sha1=0123456789abcdef"));
+    assert_eq!(handle(&world, &both).0, 202, "beside the other it is not looked at");
+    for header in [json!(format!("sha1={}", "0".repeat(40))), Value::Null] {
+        let old = with(both.clone(), "x-hub-signature-256", header);
+        assert_eq!(handle(&world, &old).0, 401);
+    }
+}
+
+#[test]
 fn ic_08_a_rotated_secret_is_read_at_run_time() {
     let world = World::new(1);
     assert_eq!(handle(&world, &queued(&world, &small())).0, 202);
@@ -554,8 +602,59 @@ fn every_call_that_fails_is_503_and_its_redelivery_starts_the_runner_once() {
 }
 
 #[test]
+fn se_14_no_answer_repeats_what_aws_or_a_selector_said() {
+    let world = World::new(1);
+    world.configure("control/app", json!({"app_id": 1, "selector": "choose"}).to_string());
+    let words =
+        "arn:aws:iam::123456789012:role/x is not authorized to perform states:StartExecution";
+    for failure in [
+        ostler_core::Error::Permanent(words.into()),
+        ostler_core::Error::Transient(words.into()),
+        ostler_core::Error::Later { after: seconds(60), reason: words.into() },
+        ostler_core::Error::NotFound(words.into()),
+        ostler_core::Error::Conflict(words.into()),
+    ] {
+        world.state().selector = Some(Box::new(move |_| Err(failure.clone())));
+        let (status, said) = handle(&world, &queued(&world, &small()));
+        assert_eq!(status, 503);
+        assert!(!said.contains("123456789012") && !said.contains("arn"), "{said}");
+    }
+    world.state().selector = None;
+    world.configure("control/tiers", "{\"secret tier\"");
+    world.configure("control/app", json!({"app_id": 1}).to_string());
+    let (status, said) = handle(&world, &queued(&world, &small()));
+    assert_eq!((status, said.contains("secret tier")), (503, false), "{said}");
+}
+
+#[test]
+fn with_a_selector_a_cancellation_is_noted_whatever_the_tiers_labels() {
+    let world = World::new(1);
+    let mut body = payload(&world, &JobSpec::new(REPOSITORY, &["self-hosted", "gpu"]));
+    body["action"] = json!("completed");
+    body["workflow_job"]["conclusion"] = json!("cancelled");
+    let event = signed_body(&body.to_string());
+    handle(&world, &event);
+    assert_eq!(aws_calls(&world), 0, "no tier would have taken it");
+    world.configure("control/app", json!({"app_id": 1, "selector": "choose"}).to_string());
+    handle(&world, &event);
+    assert_eq!((aws_calls(&world), world.metric("JobCancelled")), (1, 1.0));
+}
+
+#[test]
+fn lm_13_a_job_that_a_selector_sends_elsewhere_is_served() {
+    let mut history = Simulation::new(1);
+    history.world.tiers(&[tier("large", &["large"])]);
+    history.world.configure("control/app", json!({"app_id": 1, "selector": "choose"}).to_string());
+    history.state().selector =
+        Some(Box::new(|_| Ok(json!({"provider": "large", "labels": ["invented"]}))));
+    history.post(&JobSpec::new(REPOSITORY, &["self-hosted", "gpu"]));
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(names(&history.world).len(), 1);
+}
+
+#[test]
 fn the_function_is_not_configured_before_set_up() {
-    for lacking in ["control/app", "control/name-key"] {
+    for lacking in ["control/app", "control/name-key", "control/tiers"] {
         let world = World::new(1);
         drop(world.state().parameters.remove(lacking));
         assert_eq!(handle(&world, &queued(&world, &small())).0, 503, "{lacking}");

@@ -239,6 +239,54 @@ fn do_12_a_matrix_of_twenty_jobs_gets_twenty_runners() {
 }
 
 #[test]
+fn do_16_deliveries_sent_twice_by_overlapping_redeliveries_start_one_runner_each() {
+    for mode in MODES {
+        let mut history = Simulation::new(1);
+        history.state().repeated_name = mode;
+        history.state().latency =
+            Span { least: Duration::from_millis(1), most: Duration::from_millis(900) };
+        // The first deliveries are lost; two runs of a redelivery find the same ones, a moment apart.
+        history.courier = Box::new(|event, _| match event.action.as_deref() {
+            Some("queued") => vec![],
+            _ => vec![seconds(1)],
+        });
+        let missed = history.at_github(|github, now| {
+            github.post_matrix(now, &small(), 12).unwrap();
+            github.take_events()
+        });
+        for (place, event) in (0..).zip(&missed) {
+            history.deliver(event, seconds(300) + Duration::from_millis(200 * place));
+            history.deliver(event, seconds(301) + Duration::from_millis(170 * place));
+        }
+        holds(&mut history, within_redelivery());
+        assert_eq!(runners(&history), 12, "{mode:?}");
+        assert_eq!(history.world.metric("ReplacementStarted"), 0.0, "{mode:?}");
+    }
+}
+
+/// The first deliveries were lost, and the next come five minutes later.
+fn within_redelivery() -> Allowance {
+    Allowance { longest_wait: minutes(11), ..Allowance::NONE }
+}
+
+#[test]
+fn do_08_a_job_that_two_webhooks_announce_gets_one_runner() {
+    for mode in MODES {
+        let world = World::new(1);
+        world.state().repeated_name = mode;
+        // The App's own, and one of the organisation, made by hand: its payload names no installation.
+        let by_app = payload(&world, &small());
+        let mut by_hand = by_app.clone();
+        by_hand.as_object_mut().unwrap().remove("installation");
+        assert_eq!(handle(&world, &signed_body(&by_hand.to_string())).0, 202);
+        world.pass(seconds(2));
+        let (status, said) = handle(&world, &signed_body(&by_app.to_string()));
+        assert_eq!((status, said.as_str()), (200, "already started"), "{mode:?}");
+        assert_eq!(names(&world).len(), 1);
+    }
+}
+
+#[test]
 fn do_18_every_name_is_one_that_step_functions_takes() {
     let world = World::new(1);
     let long = "a.very-long_name.".repeat(5);

@@ -60,9 +60,9 @@ impl Refused {
 pub async fn handle<C: WebhookContext>(context: &C, event: &Value) -> Value {
     let request = match Request::read(event) {
         Ok(request) => request,
-        Err(answer) => {
+        Err((answer, response)) => {
             warn!(status = answer.status, "a request could not be read");
-            return Request::default().respond(&answer);
+            return response;
         }
     };
     let answer = receive(context, &request).await;
@@ -159,7 +159,9 @@ pub fn read_body(request: &Request) -> std::result::Result<Payload, Answer> {
             ));
         }
     };
-    let value: Value = serde_json::from_slice(body)
+    // One character that is no UTF-8, in a title or a message, must not cost the job.
+    let text = String::from_utf8_lossy(body);
+    let value: Value = serde_json::from_str(text.trim_start_matches('\u{feff}'))
         .map_err(|_| Answer::new(200, "Ignored: the body is not JSON."))?;
     Payload::read(&value)
         .map_err(|missing| Answer::new(200, format!("Ignored: {missing}.")))
@@ -243,7 +245,7 @@ async fn choose<'a, C: WebhookContext>(
     }
     let matching = settings.tiers.select(&payload.labels);
     if let Some(function) = &app.selector {
-        let chosen = selection::ask(context, function, settings, matching, &payload.raw).await;
+        let chosen = selection::ask(context, function, settings, matching, payload).await;
         return chosen
             .inspect_err(|_| context.telemetry().count("SelectorFailed", None, 1.0))
             .map(|choice| choice.ok_or(Refused::Selector));
@@ -296,7 +298,7 @@ async fn completed<C: WebhookContext>(
     payload: &Payload,
 ) -> Result<Answer> {
     let skipped = payload.conclusion.as_deref() == Some("skipped");
-    if payload.runner.is_some() || skipped || !settings.tiers.accept(&payload.labels) {
+    if payload.runner.is_some() || skipped || !settings.may_serve(&payload.labels) {
         return Ok(Answer::new(200, "nothing to do"));
     }
     let now = context.clock().now();

@@ -6,8 +6,13 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::job::{JobId, Repository, RunnerInput};
-use crate::labels::Labels;
+use crate::labels::{Labels, MAX_LABEL, MAX_LABELS};
 use crate::names::is_plausible;
+
+/// Longest address and longest time that are taken over, in bytes: they become part of an execution's input, whose
+/// size is limited.
+const MAX_URL: usize = 1000;
+const MAX_TIME: usize = 40;
 
 /// Name of the runner group of GitHub's own machines.
 const HOSTED_GROUP: &str = "GitHub Actions";
@@ -60,15 +65,25 @@ impl Payload {
         if !is_plausible_owner(owner) || !is_plausible_repository(name) {
             return Err("a repository name that GitHub does not allow");
         }
-        let labels = job.get("labels").and_then(Value::as_array);
+        let labels: Vec<&str> = job
+            .get("labels")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        // Not cut: a part of them could match where all together do not.
+        if labels.len() > MAX_LABELS || labels.iter().any(|label| label.len() > MAX_LABEL) {
+            return Err("more or longer labels than a runner can have");
+        }
         let group = text(job, "runner_group_name");
         Ok(Self {
             action: text(value, "action").unwrap_or_default().to_owned(),
             id: JobId(id),
             run: number(job, "run_id"),
-            url: text(job, "html_url").or(text(job, "url")).unwrap_or_default().to_owned(),
-            labels: Labels::new(labels.into_iter().flatten().filter_map(Value::as_str)),
-            created: text(job, "created_at").unwrap_or_default().to_owned(),
+            url: short(job, "html_url", MAX_URL).or(short(job, "url", MAX_URL)).unwrap_or_default(),
+            labels: Labels::new(labels),
+            created: short(job, "created_at", MAX_TIME).unwrap_or_default(),
             conclusion: text(job, "conclusion").map(str::to_owned),
             runner: text(job, "runner_name").map(str::to_owned),
             hosted: group.is_some_and(|group| group.eq_ignore_ascii_case(HOSTED_GROUP)),
@@ -108,6 +123,10 @@ impl Payload {
 
 fn text<'a>(of: &'a Value, key: &str) -> Option<&'a str> {
     of.get(key).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty())
+}
+
+fn short(of: &Value, key: &str, most: usize) -> Option<String> {
+    text(of, key).filter(|text| text.len() <= most).map(str::to_owned)
 }
 
 fn number(of: &Value, key: &str) -> Option<i64> {
@@ -205,6 +224,21 @@ mod tests {
             payload["repository"]["name"] = json!(name);
             assert!(Payload::read(&payload).is_err(), "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_too_long_for_an_execution_is_left_out_or_told_of() {
+        let mut payload = minimal();
+        payload["workflow_job"]["html_url"] = json!("u".repeat(300_000));
+        payload["workflow_job"]["created_at"] = json!("t".repeat(300_000));
+        let read = Payload::read(&payload).unwrap();
+        assert_eq!((read.url.as_str(), read.created.as_str()), ("", ""));
+        for labels in [json!(vec!["self-hosted"; 200_000]), json!(["x".repeat(257)])] {
+            payload["workflow_job"]["labels"] = labels;
+            assert!(Payload::read(&payload).unwrap_err().contains("labels"));
+        }
+        payload["workflow_job"]["labels"] = json!(vec!["x".repeat(256); 100]);
+        assert_eq!(Payload::read(&payload).unwrap().labels.len(), 1);
     }
 
     #[test]

@@ -4,8 +4,15 @@
 use std::collections::BTreeMap;
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value, json};
+
+/// Front ends differ in whether they pad.
+const BASE64: GeneralPurpose = GeneralPurpose::new(
+    &STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// Largest body, in bytes: what Lambda itself takes in a synchronous call. Larger ones never reach us
 /// (GitHub sends up to 25 MB); they are missed deliveries.
@@ -46,8 +53,9 @@ impl Answer {
 }
 
 impl Request {
-    /// Reads a Lambda event. The error is the answer to a request that can't be read.
-    pub fn read(event: &Value) -> Result<Self, Answer> {
+    /// Reads a Lambda event. The error is the answer to a request that can't be read, in the shape that the
+    /// front end wants.
+    pub fn read(event: &Value) -> Result<Self, (Answer, Value)> {
         let multi = event.get("multiValueHeaders").and_then(Value::as_object);
         let single = event.get("headers").and_then(Value::as_object);
         let balancer = event.pointer("/requestContext/elb").is_some_and(|elb| !elb.is_null());
@@ -67,16 +75,22 @@ impl Request {
         }
         let mut request = Self { headers, body: Vec::new(), front };
         let body = event.get("body").and_then(Value::as_str).unwrap_or_default();
-        request.body = match event.get("isBase64Encoded").and_then(Value::as_bool) {
-            Some(true) => STANDARD
-                .decode(body)
-                .map_err(|_| Answer::new(400, "The body is flagged as base64 and is not."))?,
-            _ => body.as_bytes().to_vec(),
+        let decoded = match event.get("isBase64Encoded") {
+            Some(Value::Bool(true)) => BASE64.decode(body).ok(),
+            _ => Some(body.as_bytes().to_vec()),
         };
-        if request.body.len() > MAX_BODY {
-            return Err(Answer::new(413, format!("The body is larger than {MAX_BODY} bytes.")));
-        }
-        Ok(request)
+        let refused = match decoded {
+            None => Answer::new(400, "The body is flagged as base64 and is not."),
+            Some(body) if body.len() > MAX_BODY => {
+                Answer::new(413, format!("The body is larger than {MAX_BODY} bytes."))
+            }
+            Some(body) => {
+                request.body = body;
+                return Ok(request);
+            }
+        };
+        let response = request.respond(&refused);
+        Err((refused, response))
     }
 
     /// A header by its lower-case name; blank counts as absent.
@@ -86,14 +100,11 @@ impl Request {
 
     /// The answer in the shape that the front end wants.
     pub fn respond(&self, answer: &Answer) -> Value {
-        let mut response = json!({
-            "statusCode": answer.status,
-            "body": answer.body,
-            "isBase64Encoded": false,
-        });
         let content = "text/plain; charset=utf-8";
-        let fields = response.as_object_mut().map_or_else(Map::new, std::mem::take);
-        let mut fields = fields;
+        let mut fields = Map::new();
+        fields.insert("statusCode".into(), answer.status.into());
+        fields.insert("body".into(), answer.body.clone().into());
+        fields.insert("isBase64Encoded".into(), false.into());
         match self.front {
             Front::Balancer { multi_value: true } => {
                 fields.insert("multiValueHeaders".into(), json!({"content-type": [content]}));
@@ -171,14 +182,25 @@ mod tests {
     fn wi_10_base64_is_decoded_before_anything_else() {
         let good = json!({"body": "eyJhIjoxfQ==", "isBase64Encoded": true});
         assert_eq!(Request::read(&good).unwrap().body, br#"{"a":1}"#);
+        let unpadded = json!({"body": "eyJhIjoxfQ", "isBase64Encoded": true});
+        assert_eq!(Request::read(&unpadded).unwrap().body, br#"{"a":1}"#);
         let bad = json!({"body": "%%%", "isBase64Encoded": true});
-        assert_eq!(Request::read(&bad).unwrap_err().status, 400);
+        assert_eq!(Request::read(&bad).unwrap_err().0.status, 400);
+    }
+
+    #[test]
+    fn wi_10_a_refusal_too_has_the_shape_that_its_front_end_wants() {
+        let balancer = json!({"requestContext": {"elb": {}}, "multiValueHeaders": {}, "body": "%",
+            "isBase64Encoded": true});
+        let (_, response) = Request::read(&balancer).unwrap_err();
+        assert_eq!(response["statusDescription"], "400 Bad Request");
+        assert!(response["multiValueHeaders"].is_object() && response["headers"].is_null());
     }
 
     #[test]
     fn wi_23_bodies_over_the_limit_are_413() {
         let event = json!({"body": "x".repeat(MAX_BODY + 1)});
-        assert_eq!(Request::read(&event).unwrap_err().status, 413);
+        assert_eq!(Request::read(&event).unwrap_err().0.status, 413);
         assert!(Request::read(&json!({"body": "x".repeat(MAX_BODY)})).is_ok());
     }
 }

@@ -8,8 +8,9 @@ use serde_json::{Value, json};
 
 use crate::config::{Settings, Tier};
 use crate::error::{Error, Result};
-use crate::labels::Labels;
+use crate::labels::{Labels, MAX_LABEL, MAX_LABELS};
 use crate::ports::{Selector, WebhookContext};
+use crate::webhook::Payload;
 
 /// The chosen tier, and what its runner registers.
 pub struct Choice<'a> {
@@ -23,10 +24,11 @@ pub async fn ask<'a, C: WebhookContext>(
     function: &str,
     settings: &'a Settings,
     default: Option<&Tier>,
-    payload: &Value,
+    payload: &Payload,
 ) -> Result<Option<Choice<'a>>> {
-    let answer = context.selector().choose(function, &request(settings, default, payload)).await?;
-    read(settings, &answer)
+    let request = request(settings, default, &payload.raw);
+    let answer = context.selector().choose(function, &request).await?;
+    read(settings, &answer, &payload.labels)
 }
 
 fn request(settings: &Settings, default: Option<&Tier>, payload: &Value) -> Value {
@@ -41,7 +43,9 @@ fn request(settings: &Settings, default: Option<&Tier>, payload: &Value) -> Valu
     request
 }
 
-fn read<'a>(settings: &'a Settings, answer: &Value) -> Result<Option<Choice<'a>>> {
+/// What the job asks for is always registered: GitHub would give it to no other runner, and selectors that were made
+/// for cdk-github-runners leave out `self-hosted`, which its runners have by themselves.
+fn read<'a>(settings: &'a Settings, answer: &Value, wanted: &Labels) -> Result<Option<Choice<'a>>> {
     let provider = match answer.get("provider") {
         None | Some(Value::Null) => return Ok(None),
         Some(Value::String(name)) if name.trim().is_empty() => return Ok(None),
@@ -54,8 +58,9 @@ fn read<'a>(settings: &'a Settings, answer: &Value) -> Result<Option<Choice<'a>>
         None | Some(Value::Null) => tier.labels.clone(),
         Some(Value::Array(labels)) => {
             let texts: Vec<_> = labels.iter().filter_map(Value::as_str).collect();
-            if texts.len() != labels.len() || texts.iter().any(|label| label.contains(',')) {
-                return Err(wrong("its labels are not texts without commas"));
+            let fits = |label: &&str| !label.contains(',') && label.len() <= MAX_LABEL;
+            if texts.len() != labels.len() || !texts.iter().all(fits) || texts.len() > MAX_LABELS {
+                return Err(wrong("its labels are not up to 100 texts without commas"));
             }
             Labels::new(texts)
         }
@@ -64,7 +69,7 @@ fn read<'a>(settings: &'a Settings, answer: &Value) -> Result<Option<Choice<'a>>
     if labels.is_empty() {
         return Err(wrong("its list of labels is empty"));
     }
-    Ok(Some(Choice { tier, labels }))
+    Ok(Some(Choice { tier, labels: labels.with(wanted) }))
 }
 
 fn wrong(what: &str) -> Error {
@@ -97,7 +102,8 @@ mod tests {
     #[test]
     fn null_undefined_and_empty_answers_start_nothing() {
         for answer in [json!(null), json!({}), json!({"provider": null}), json!({"provider": ""})] {
-            assert!(read(&settings(), &answer).unwrap().is_none(), "{answer}");
+            let (settings, wanted) = (settings(), Labels::default());
+            assert!(read(&settings, &answer, &wanted).unwrap().is_none(), "{answer}");
         }
     }
 
@@ -109,18 +115,37 @@ mod tests {
             json!({"provider": "a", "labels": []}),
             json!({"provider": "a", "labels": "small"}),
             json!({"provider": "a", "labels": [1]}),
+            json!({"provider": "a", "labels": ["x,y"]}),
+            json!({"provider": "a", "labels": ["x".repeat(257)]}),
+            json!({"provider": "a", "labels": vec!["x"; 101]}),
         ] {
-            assert!(matches!(read(&settings(), &answer), Err(Error::Permanent(_))), "{answer}");
+            let (settings, wanted) = (settings(), Labels::default());
+            let chosen = read(&settings, &answer, &wanted);
+            assert!(matches!(chosen, Err(Error::Permanent(_))), "{answer}");
         }
     }
 
     #[test]
     fn labels_of_the_selector_are_what_is_registered() {
-        let settings = settings();
-        let choice =
-            read(&settings, &json!({"provider": "b", "labels": ["x", "y"]})).unwrap().unwrap();
+        let (settings, wanted) = (settings(), Labels::new(["x"]));
+        let answer = json!({"provider": "b", "labels": ["x", "y"]});
+        let choice = read(&settings, &answer, &wanted).unwrap().unwrap();
         assert_eq!((choice.tier.name.as_str(), choice.labels.to_string()), ("b", "x,y".into()));
-        let choice = read(&settings, &json!({"provider": "b"})).unwrap().unwrap();
+        let choice =
+            read(&settings, &json!({"provider": "b"}), &Labels::default()).unwrap().unwrap();
         assert_eq!(choice.labels, choice.tier.labels);
+    }
+
+    #[test]
+    fn lm_12_lm_14_what_the_job_asks_for_is_registered_whatever_the_selector_says() {
+        let (settings, wanted) = (settings(), Labels::new(["Self-Hosted", "gpu"]));
+        for (answer, registered) in [
+            (json!({"provider": "b", "labels": ["GPU"]}), "GPU,Self-Hosted"),
+            (json!({"provider": "b", "labels": ["self-hosted", "gpu", "z"]}), "self-hosted,gpu,z"),
+            (json!({"provider": "b"}), "self-hosted,linux,x64,large,gpu"),
+        ] {
+            let choice = read(&settings, &answer, &wanted).unwrap().unwrap();
+            assert_eq!(choice.labels.to_string(), registered, "{answer}");
+        }
     }
 }
