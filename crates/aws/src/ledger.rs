@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | `job#<id>` | `jobUrl`, `runnerLabels` (comma-joined), `runnerName` (the latest), `runnerRank` (its place among the job's runners), `tier`, `owner`, `repo`, `queuedAt`, `cancelledAt`, `ttl` |
 //! | `runner#<name>` | `runnerId`, `handedOver`, `jobId` (a number, or the text `taken`), `jobRepo` (`owner/name`), `accountedAt`, `endedAt`, `ttl` |
-//! | `blocked#<owner, lower case>` | `until`, `reason`, `ttl` |
+//! | `blocked#<owner>`, `blocked#<owner, or owner/name>/<tier>`, lower case | `until`, `reason`, `ttl` |
 //!
 //! Every write is an UpdateItem that sets its own attributes and keeps all others, so that writers don't
 //! undo each other and every write can be repeated.
@@ -211,24 +211,24 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
         self.update(&runner_key(name), update).await.map(drop)
     }
 
-    async fn blocked(&self, owner: &str) -> Result<Option<Block>> {
-        let Some(item) = self.read(&block_key(owner)).await? else { return Ok(None) };
+    async fn blocked(&self, whose: &str) -> Result<Option<Block>> {
+        let Some(item) = self.read(&block_key(whose)).await? else { return Ok(None) };
         let Some(until) = item.time("until").filter(|until| *until > self.clock.now()) else {
             return Ok(None);
         };
         Ok(Some(Block { until, reason: item.text("reason").unwrap_or_default() }))
     }
 
-    async fn block(&self, owner: &str, block: &Block) -> Result<()> {
+    async fn block(&self, whose: &str, block: &Block) -> Result<()> {
         let reason = &block.reason[..block.reason.floor_char_boundary(MAX_REASON)];
-        // The longest wait counts: another runner of the same owner may have been told less. Times are
+        // The longest wait counts: another runner of theirs may have been told less. Times are
         // texts of one form, so that their order is that of the texts.
         let update = Update::default()
             .set("until", time(block.until))
             .set("reason", text(reason))
             .set(TTL, ttl(block.until))
             .when("attribute_not_exists(#until) OR #until <= :until", []);
-        self.update(&block_key(owner), update).await.map(drop)
+        self.update(&block_key(whose), update).await.map(drop)
     }
 }
 
@@ -264,8 +264,8 @@ fn runner_key(name: &str) -> String {
 }
 
 /// GitHub compares logins without regard to case.
-fn block_key(owner: &str) -> String {
-    format!("blocked#{}", owner.to_lowercase())
+fn block_key(whose: &str) -> String {
+    format!("blocked#{}", whose.to_lowercase())
 }
 
 #[cfg(test)]

@@ -128,10 +128,10 @@ pub struct RunnerRecord {
     pub ended_at: Option<Timestamp>,
 }
 
-/// GitHub has said "later" to an owner's registrations.
+/// GitHub has said "later" to the registrations of an owner, or of a tier of theirs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Until when nothing is launched for that owner.
+    /// Until when nothing is launched for them.
     pub until: Timestamp,
     /// What GitHub refused.
     pub reason: String,
@@ -185,10 +185,10 @@ pub trait Ledger {
         at: Timestamp,
         expires: Timestamp,
     ) -> impl Future<Output = Result<()>>;
-    /// Whether GitHub has said "later" to that owner, and until when.
-    fn blocked(&self, owner: &str) -> impl Future<Output = Result<Option<Block>>>;
-    /// Notes that GitHub has said "later".
-    fn block(&self, owner: &str, block: &Block) -> impl Future<Output = Result<()>>;
+    /// Whether GitHub has said "later" to these (an owner, or a tier of one), and until when.
+    fn blocked(&self, whose: &str) -> impl Future<Output = Result<Option<Block>>>;
+    /// Notes that GitHub has said "later". Repeatable; the longest wait counts.
+    fn block(&self, whose: &str, block: &Block) -> impl Future<Output = Result<()>>;
 }
 
 /// A job's state as the domain needs it.

@@ -14,12 +14,12 @@ use std::time::Duration;
 use common::{
     ended, holds, hours, lasting, minutes, names, runners, seconds, small, story, verdict,
 };
-use ostler_sim::ec2::{LaunchFault, Span};
+use ostler_sim::ec2::{LaunchFault, PoolMatch, Span};
 use ostler_sim::github::{
     ApiError, Fault as GitHubFault, FaultRule, JobSpec, Scope, Status as JobStatus, Visibility,
     endpoint,
 };
-use ostler_sim::invariants::Allowance;
+use ostler_sim::invariants::{Allowance, violations};
 use ostler_sim::simulation::{Fate, Simulation};
 use ostler_sim::world::{ORGANIZATION, REPOSITORY, Status, tier};
 use serde_json::json;
@@ -215,6 +215,68 @@ fn a_job_whose_machine_dies_is_lost_and_nothing_is_started_for_it() {
 }
 
 #[test]
+fn ra_08_a_limit_is_waited_for_as_long_as_github_said() {
+    let mut history = Simulation::new(1);
+    for _ in 0..20 {
+        history.post(&lasting(hours(1)));
+    }
+    history.run_for(minutes(2));
+    history.at_github(|github, _| github.clear_faults());
+    let limited = ApiError {
+        headers: vec![("retry-after".into(), "600".into())],
+        ..ApiError::new(403, "You have exceeded a secondary rate limit.")
+    };
+    for template in [endpoint::JOB, endpoint::ORG_RUNNER, endpoint::ORG_RUNNERS] {
+        history.state().github.add_fault(FaultRule {
+            method: "GET".into(),
+            template: template.into(),
+            skip: 0,
+            times: 1_000,
+            fault: GitHubFault::Refuse(limited.clone()),
+        });
+    }
+    let before = history.world.count("check", "Forge");
+    history.run_for(minutes(10));
+    let asked = history.world.count("check", "Forge") - before;
+    assert!((1..=25).contains(&asked), "{asked} questions of 20 runners in the ten minutes");
+    history.state().github.clear_faults();
+    holds(&mut history, Allowance::NONE);
+}
+
+#[test]
+fn sp_01_a_spot_machine_that_is_taken_back_is_counted_and_leaves_no_registration() {
+    let mut history = Simulation::new(1);
+    let mut spot = tier("small", &["small"]);
+    spot["market"] = json!("spot");
+    history.world.tiers(&[spot]);
+    let job = history.post(&lasting(minutes(30)));
+    let name = name_of(&history, job);
+    history.run_for(minutes(5));
+    let id = history.instance_of(&name).unwrap();
+    let now = history.now();
+    assert!(history.state().ec2.interrupt(now, &id));
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(history.world.metric_by("SpotReclaimed", "small"), 1.0);
+    assert_eq!((registration(&history, &name), runners(&history)), (None, 1));
+    assert!(conclusion(&history, job).is_some_and(|it| it != "success"));
+}
+
+#[test]
+fn sp_11_neither_a_cancelled_job_nor_one_whose_machine_was_reclaimed_is_run_again() {
+    let mut history = Simulation::new(1);
+    history.fates = [Fate::Healthy, Fate::DiesAtWork(minutes(1))].into();
+    let (cancelled, reclaimed) =
+        (history.post(&lasting(hours(1))), history.post(&lasting(hours(1))));
+    history.run_for(minutes(5));
+    history.cancel(cancelled);
+    holds(&mut history, Allowance::NONE);
+    for job in [cancelled, reclaimed] {
+        assert!(conclusion(&history, job).is_some_and(|it| it != "success"));
+    }
+    assert_eq!((runners(&history), history.state().github.all_jobs().count()), (2, 2));
+}
+
+#[test]
 fn sp_04_sp_06_a_dead_runner_that_github_calls_busy_holds_no_machine() {
     let mut history = Simulation::new(1);
     history.fates = [Fate::DiesAtWork(minutes(3))].into();
@@ -231,7 +293,7 @@ fn sp_04_sp_06_a_dead_runner_that_github_calls_busy_holds_no_machine() {
 }
 
 #[test]
-fn sp_06_a_registration_that_stays_busy_for_hours_is_left_to_the_janitor() {
+fn sp_06_sp_09_a_registration_that_stays_busy_for_hours_is_left_to_the_janitor() {
     let mut history = Simulation::new(1);
     history.fates = [Fate::DiesAtWork(minutes(3))].into();
     let job = history.post(&lasting(minutes(30)));
@@ -558,6 +620,25 @@ fn cp_12_a_burst_of_which_every_first_delivery_is_lost_is_served_by_the_second()
     holds(&mut history, within(10));
     assert_eq!(runners(&history), 40);
     assert_eq!(history.answers.iter().filter(|answer| answer.status == 502).count(), 40);
+}
+
+#[test]
+fn an_app_that_is_uninstalled_meanwhile_leaves_no_execution_behind() {
+    for (work, served) in [(minutes(20), true), (hours(24), false)] {
+        let mut history = Simulation::new(1);
+        if !served {
+            history.state().ec2.limit_capacity(PoolMatch::default(), 0);
+        }
+        history.post(&lasting(work));
+        history.run_for(minutes(5));
+        history.state().github.uninstall(ORGANIZATION);
+        assert!(history.run_to_rest(hours(30)), "{}", story(&history));
+        let found = violations(&history, Allowance::NONE);
+        let left =
+            found.iter().filter(|it| !it.starts_with("I2") && !it.contains("registration of"));
+        assert_eq!(left.count(), 0, "{found:?}");
+        assert_eq!(history.world.metric("RegistrationLeft"), 1.0, "{served}");
+    }
 }
 
 #[test]

@@ -258,12 +258,25 @@ fn ol_12_a_wrong_profile_is_told_of_and_waits_for_the_operator() {
     let bad = ec2::Template { fault: Some(fault), version: "2".into(), ..(*good).clone() };
     history.state().fleet.on_demand = Arc::new(bad);
     history.post(&small());
-    history.run_for(minutes(40));
+    history.run_for(minutes(60));
     let refused = history.world.metric_by("LaunchRefused", "Configuration");
-    assert!((2.0..=4.0).contains(&refused), "{refused}: every 15 minutes");
+    assert!((6.0..=9.0).contains(&refused), "{refused}: a few times, then every 15 minutes");
     history.state().fleet.on_demand = good;
-    holds(&mut history, within(60));
+    holds(&mut history, within(80));
     assert_eq!(runners(&history), 1);
+}
+
+#[test]
+fn ol_12_what_was_made_a_moment_ago_is_waited_for_in_minutes() {
+    for code in
+        ["InvalidParameterValue", "InvalidGroup.NotFound", "InvalidLaunchTemplateId.NotFound"]
+    {
+        let mut history = Simulation::new(1);
+        refuses(&history, PoolMatch::default(), code, Some(2));
+        history.post(&small());
+        holds(&mut history, within(5));
+        assert_eq!(runners(&history), 1, "{code}");
+    }
 }
 
 #[test]
@@ -472,6 +485,32 @@ fn ra_01_without_quota_nothing_is_started_until_it_is_reset() {
 }
 
 #[test]
+fn ra_02_launches_that_waited_for_a_limit_do_not_start_at_one_moment() {
+    let mut history = Simulation::new(1);
+    let told = ApiError {
+        headers: vec![("retry-after".into(), "600".into())],
+        ..ApiError::new(403, "You have exceeded a secondary rate limit.")
+    };
+    registration_fails(&history, 1, GitHubFault::Refuse(told));
+    history.post(&small());
+    history.run_for(seconds(30));
+    for _ in 0..60 {
+        history.post(&small());
+    }
+    holds(&mut history, within(20));
+    let state = history.state();
+    let registered = state.calls.iter().filter(|call| call.name == "Forge.register");
+    let mut at: Vec<_> = registered.map(|call| call.at).collect();
+    at.sort();
+    let most = at
+        .iter()
+        .map(|begin| at.iter().filter(|at| at.since(*begin) < seconds(5) && *at >= begin).count())
+        .max();
+    assert!(most.is_some_and(|most| most <= 20), "{most:?} of {} in 5 s", at.len());
+    assert_eq!(at.len(), 62);
+}
+
+#[test]
 fn another_owners_jobs_do_not_wait_for_a_blocked_one() {
     let mut history = Simulation::new(1);
     history.state().github.add_repository("other/tools", true);
@@ -491,6 +530,93 @@ fn another_owners_jobs_do_not_wait_for_a_blocked_one() {
     assert!(served(other));
     drop(state);
     holds(&mut history, within(20));
+}
+
+/// A job of a tier whose registrations GitHub refuses, then a row of jobs of another: how long the longest of
+/// those waited; `None` if one still waits.
+fn beside(history: &mut Simulation, refused: &JobSpec, others: &JobSpec) -> Option<Duration> {
+    history.post(refused);
+    history.run_for(minutes(1));
+    let jobs: Vec<_> = (0..8)
+        .map(|_| {
+            let job = history.post(others);
+            history.run_for(minutes(4));
+            job
+        })
+        .collect();
+    history.run_for(minutes(10));
+    let state = history.state();
+    let its = state.github.all_jobs().filter(|job| jobs.contains(&job.id));
+    let waits: Option<Vec<_>> =
+        its.map(|job| job.started_at.map(|at| at.since(job.queued_at))).collect();
+    waits?.into_iter().max()
+}
+
+#[test]
+fn ol_18_ol_22_a_tier_that_github_refuses_keeps_no_other_waiting() {
+    let special = JobSpec::new(REPOSITORY, &["self-hosted", "special"]);
+    for group in ["no such group", "2", "full"] {
+        let mut history = Simulation::new(1);
+        history.state().github.add_group(ORGANIZATION, "full", Visibility::All, false).unwrap();
+        let mut tier_of_group = tier("special", &["special"]);
+        tier_of_group["runner_group"] = json!(group);
+        history.world.tiers(&[tier("small", &["small"]), tier_of_group]);
+        if group == "full" {
+            let full = ApiError::new(422, "Runner group 3 has reached max limit of 10000 runners.");
+            registration_fails(&history, 1, GitHubFault::Refuse(full));
+        }
+        let longest = beside(&mut history, &special, &small());
+        assert!(longest.is_some_and(|wait| wait < minutes(3)), "{group}: {longest:?}");
+        assert!(history.world.metric("RegistrationRefused") >= 1.0, "{group}");
+    }
+}
+
+#[test]
+fn a_repository_that_github_refuses_keeps_no_other_waiting() {
+    let mut history = Simulation::new(1);
+    history.state().github.add_repository("acme/archived", true);
+    let app = json!({"app_id": 1, "registration": "repository"});
+    history.world.configure("control/app", app.to_string());
+    history.state().github.add_fault(FaultRule {
+        method: "POST".into(),
+        template: endpoint::REPO_JIT.into(),
+        skip: 0,
+        times: 1,
+        fault: GitHubFault::Refuse(ApiError::new(403, "Repository was archived.")),
+    });
+    let archived = JobSpec::new("acme/archived", &["self-hosted", "small"]);
+    let longest = beside(&mut history, &archived, &small());
+    assert!(longest.is_some_and(|wait| wait < minutes(3)), "{longest:?}");
+}
+
+#[test]
+fn i4_a_registration_that_is_repeated_and_refused_ends_no_machine_at_work() {
+    for plan in [
+        Plan::nth("Handoff.put", 1, Strike::CutAfter),
+        Plan::nth("Ledger.record_handover", 1, Strike::CutBefore),
+        Plan::nth("Ledger.record_handover", 1, Strike::CutAfter),
+    ] {
+        let mut history = Simulation::new(1);
+        history.state().ec2.options().boot = ec2::Span::seconds(0, 0);
+        history.state().plan = plan.clone();
+        // Of the second try: the first has registered, and its runner has the job by then.
+        history.state().github.add_fault(FaultRule {
+            method: "POST".into(),
+            template: endpoint::ORG_JIT.into(),
+            skip: 1,
+            times: 3,
+            fault: GitHubFault::Refuse(ApiError::new(
+                429,
+                "You have exceeded a secondary rate limit.",
+            )),
+        });
+        history.post(&lasting(minutes(10)));
+        history.run_for(seconds(1));
+        let slow = Duration::from_secs(12);
+        history.state().latency = ec2::Span { least: slow, most: slow };
+        holds(&mut history, within(10));
+        assert_eq!((runners(&history), history.machines.len()), (1, 1), "{plan:?}");
+    }
 }
 
 #[test]
@@ -533,6 +659,17 @@ fn max_runners_bounds_what_lives_and_starves_nobody() {
     assert_eq!(most, 2);
     holds(&mut history, within(120));
     assert_eq!(runners(&history), 5);
+}
+
+#[test]
+fn max_runners_does_not_lock_out_the_runner_whose_purchase_was_not_answered() {
+    for strike in [Strike::After, Strike::CutAfter] {
+        let mut history = on_tier(|tier| tier["max_runners"] = json!(1));
+        history.state().plan = Plan::nth("Fleet.launch", 1, strike);
+        history.post(&small());
+        holds(&mut history, within(3));
+        assert_eq!((runners(&history), history.machines.len()), (1, 1), "{strike:?}");
+    }
 }
 
 #[test]

@@ -55,6 +55,10 @@ const AFTER_UNREGISTRATION: Duration = Duration::from_secs(900);
 /// leave such machines. Its last steps and logs take minutes at most.
 const AFTER_JOB: Duration = Duration::from_secs(900);
 
+/// In EC2's reason for the end of a spot instance that it took back: `Server.SpotInstanceTermination`, or
+/// `…Shutdown` (EC2 API Reference, "StateReason").
+const SPOT_RECLAIMED: &str = "Server.SpotInstance";
+
 /// A sight that a decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
@@ -399,6 +403,9 @@ pub(super) async fn check<C: RunnerContext>(
             }
             Verdict::Over(reason) => {
                 let why = seen.instance.flatten().and_then(|instance| instance.reason);
+                if why.as_deref().is_some_and(|why| why.contains(SPOT_RECLAIMED)) {
+                    context.telemetry().count("SpotReclaimed", tier, 1.0);
+                }
                 info!(runner, instance, reason, why, "the instance is gone");
                 return Ok(state.ended(reason));
             }

@@ -63,7 +63,7 @@ pub(super) async fn cleanup<C: RunnerContext>(
             return busy(&debts, context, event, &record, job.as_ref()).await;
         }
     }
-    let removal = remove_registration(context, settings, event, &record, lives).await;
+    let mut removal = remove_registration(context, settings, event, &record, lives).await;
     // Where it is not decided yet, only GitHub's word that it is not busy lets the machine be ended.
     if lives && !decided && *removal.as_ref().map_err(Clone::clone)? == Removal::Busy {
         return busy(&debts, context, event, &record, job.as_ref()).await;
@@ -82,8 +82,17 @@ pub(super) async fn cleanup<C: RunnerContext>(
         ended = ended.and(context.handoff().withdraw(&instance.id).await.map(drop));
     }
     let known = job.as_ref();
-    let settled = debts.end(runner, &event.input, &record, known).await;
+    let mut settled = debts.end(runner, &event.input, &record, known).await;
     ended?;
+    let refused = |failure: Option<&Error>| matches!(failure, Some(Error::Permanent(_)));
+    if (refused(removal.as_ref().err()) || refused(settled.as_ref().err()))
+        && !context.forge().installed(&event.input.repository()).await?
+    {
+        // Nobody there can be served any more, and nothing be removed.
+        warn!(runner, "the App was uninstalled: its registration is left to GitHub");
+        context.telemetry().count("RegistrationLeft", None, 1.0);
+        (removal, settled) = (Ok(Removal::Gone), Ok(Judgement::Settled));
+    }
     if settled? == Judgement::TooEarly && event.outcome != Outcome::Orphaned {
         return Err(Error::Later {
             after: JUDGE_WAIT,

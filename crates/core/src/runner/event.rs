@@ -1,6 +1,7 @@
 //! What invokes a step: the state machine, or EventBridge for an execution that ended otherwise than well.
 
 use serde_json::Value;
+use tracing::warn;
 
 use crate::error::{Error, Result};
 use crate::job::RunnerInput;
@@ -83,11 +84,7 @@ impl StepEvent {
                 .ok_or_else(|| wrong("startedAt is not a time"))?,
             ended: None,
             input: read_input(job)?,
-            state: match state {
-                Value::Null => RunState::default(),
-                state => serde_json::from_value(state)
-                    .map_err(|error| wrong(&format!("run.state: {error}")))?,
-            },
+            state: read_state(step, state)?,
         })
     }
 
@@ -110,6 +107,23 @@ impl StepEvent {
             input: read_input(&input)?,
             state: RunState::default(),
         })
+    }
+}
+
+/// What the last step remembered. Another version of the function may have written it: what is new in it is passed
+/// over, what it lacks is as at the beginning. Cleanup goes without it rather than leave anything behind: instances
+/// have tags, and registrations their names.
+fn read_state(step: Step, state: Value) -> Result<RunState> {
+    match state {
+        Value::Null => Ok(RunState::default()),
+        state => match serde_json::from_value(state) {
+            Ok(state) => Ok(state),
+            Err(error) if step == Step::Cleanup => {
+                warn!(%error, "what the last step remembered can't be read: cleaning up without it");
+                Ok(RunState::default())
+            }
+            Err(error) => Err(wrong(&format!("run.state: {error}"))),
+        },
     }
 }
 
@@ -148,6 +162,26 @@ mod tests {
         let read = StepEvent::read(&event).unwrap();
         assert_eq!((read.step, read.state.checks, read.input.job_id), (Step::Check, 2, 7));
         assert_eq!(read.state.instance.as_deref(), Some("i-1"));
+    }
+
+    #[test]
+    fn cp_14_what_another_version_remembered_is_understood() {
+        let read = |step: &str, state: Value| {
+            let job =
+                json!({"owner": "acme", "repo": "widgets", "jobId": 7, "run": {"state": state}});
+            StepEvent::read(&json!({"step": step, "runnerName": "w-7-abc", "job": job,
+                "startedAt": "2026-11-30T12:00:00Z"}))
+        };
+        let newer =
+            json!({"next": "hibernate", "waitSeconds": 60, "instance": "i-1", "new": {"a": 1}});
+        for state in [newer, json!({"instance": "i-1"})] {
+            let read = read("check", state).unwrap();
+            assert_eq!((read.state.instance.as_deref(), read.state.checks), (Some("i-1"), 0));
+        }
+        for odd in [json!({"instance": 5}), json!("state"), json!({"checks": -1})] {
+            assert!(matches!(read("check", odd.clone()), Err(Error::Permanent(_))), "{odd}");
+            assert_eq!(read("cleanup", odd).unwrap().state, RunState::default());
+        }
     }
 
     #[test]

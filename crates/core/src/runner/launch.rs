@@ -12,6 +12,7 @@ use crate::ports::{
     Clock, Context, Fleet, Forge, InstanceState, JobRecord, JobStatus, Launch, LaunchOrder, Ledger,
     RunnerContext, Shortage, Telemetry,
 };
+use crate::runner::register::{block_keys, place};
 use crate::runner::state::LONGEST_WAIT;
 use crate::runner::{Next, RunState, StepEvent};
 use crate::time::Timestamp;
@@ -30,6 +31,10 @@ const ASK_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Tries to record the job. An unrecorded job costs one surplus runner, a job not launched costs the job.
 const RECORD_TRIES: u32 = 3;
+
+/// Waits in a row before one is taken for an operator's: together some minutes, which is longer than IAM and EC2 take
+/// to know what is new, and than functions keep the configuration.
+const SHORT_WAITS: u32 = 4;
 
 /// Until EC2's list is sure to show an instance of an earlier call, for the case that a token was used.
 const LIST_LAG: Duration = Duration::from_secs(15);
@@ -60,10 +65,14 @@ pub(super) async fn launch<C: RunnerContext>(
         context.telemetry().count("LaunchGivenUp", Some(("Tier", &input.provider)), 1.0);
         return Ok(state.ended("no machine for 24 h"));
     }
-    if let Some(block) = context.ledger().blocked(&input.owner).await?
-        && block.until > now
-    {
-        return Ok(delayed(context, state, block.until.since(now), "Blocked", &block.reason));
+    for key in block_keys(&place(settings, event)?, &input.provider) {
+        if let Some(block) = context.ledger().blocked(&key).await?
+            && block.until > now
+        {
+            // All that wait for it would start at the same moment, and GitHub would say "later" again.
+            let wait = block.until.since(now) + state.spread(runner);
+            return Ok(delayed(context, state, wait, "Blocked", &block.reason));
+        }
     }
     if !still_needed(&debts, context, event, &mut state, now).await? {
         info!(runner, url = input.job_url, "not launched: the job needs this runner no more");
@@ -77,17 +86,13 @@ pub(super) async fn launch<C: RunnerContext>(
             problems = settings.tiers.problems.join("; "),
             "the tier does not exist or is invalid: correct control/tiers"
         );
-        return Ok(delayed(
-            context,
-            state,
-            LONGEST_WAIT,
-            "Configuration",
-            "the tier does not exist",
-        ));
+        let wait = operators_time(&state, runner);
+        return Ok(delayed(context, state, wait, "Configuration", "the tier does not exist"));
     };
     if let Some(most) = tier.max_runners {
         let live = context.fleet().live_in_tier(&tier.name).await?;
-        if live >= most {
+        // One that was bought by a call whose answer was lost counts, and must be got hold of.
+        if live >= most && !has_instance(context, runner).await? {
             let wait = state.back_off(runner);
             let reason = format!("{live} of {most} runners of the tier are there");
             return Ok(delayed(context, state, wait, "MaxRunners", &reason));
@@ -202,11 +207,21 @@ async fn buy<C: RunnerContext>(
         None => (Shortage::Unknown, "EC2 gave no reason"),
     };
     let wait = match shortage {
-        // An operator has to act; the job stays alive so that acting within 24 h rescues it.
-        Shortage::Configuration => LONGEST_WAIT,
+        Shortage::Configuration => operators_time(&state, runner),
         _ => state.back_off(runner),
     };
     Ok(delayed(context, state, wait, name_of(shortage), text))
+}
+
+/// The wait for an operator: the job stays alive, so that acting within 24 h rescues it. The first waits are short.
+/// What was made a moment ago (a profile, a group, a tier) is not known everywhere at once, and looks the same.
+fn operators_time(state: &RunState, runner: &str) -> Duration {
+    if state.waits < SHORT_WAITS { state.back_off(runner) } else { LONGEST_WAIT }
+}
+
+async fn has_instance<C: RunnerContext>(context: &C, runner: &str) -> Result<bool> {
+    let instances = context.fleet().of_runner(runner).await?;
+    Ok(instances.iter().any(|instance| instance.state != InstanceState::Ended))
 }
 
 /// Until when the reaper leaves a machine alone that is launched now, counted from the next whole hour of

@@ -15,7 +15,9 @@ pub use check::{Look, Seen, Verdict, decide};
 pub use event::{Outcome, Step, StepEvent};
 pub use state::{Next, RunState};
 
-use tracing::error;
+use std::time::Duration;
+
+use tracing::{error, info};
 
 use crate::config::Settings;
 use crate::error::{Error, Result};
@@ -41,6 +43,21 @@ pub async fn run<C: RunnerContext>(
             context.telemetry().count("ConfigurationError", None, 1.0);
             Err(Error::Later { after: state::LONGEST_WAIT, reason })
         }
+        Err(Error::Later { after, reason }) if matches!(event.step, Step::Launch | Step::Check) => {
+            Ok(told_later(event, after, reason))
+        }
         other => other,
+    }
+}
+
+/// GitHub says when to come back, and means it: the state machine would ask again after seconds.
+fn told_later(event: &StepEvent, after: Duration, reason: String) -> RunState {
+    info!(runner = event.runner, reason, "waiting for GitHub");
+    let state = event.state.clone();
+    let wait = after + state.spread(&event.runner);
+    let state = state.later(wait, reason);
+    match event.step {
+        Step::Check => RunState { next: Next::Wait, waits: event.state.waits, ..state },
+        _ => state,
     }
 }

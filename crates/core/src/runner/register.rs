@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tracing::{error, info, warn};
 
-use crate::config::Settings;
+use crate::config::{Registration, Settings};
 use crate::debts::Debts;
 use crate::error::{Error, Result};
 use crate::labels::Labels;
 use crate::ports::{
     Block, Clock, Fleet, Forge, Handoff, Jit, Ledger, Place, Refusal, Removal, RunnerContext,
-    Telemetry,
+    RunnerRecord, Telemetry,
 };
 use crate::runner::state::LONGEST_WAIT;
 use crate::runner::{Next, RunState, StepEvent};
@@ -34,6 +34,8 @@ struct Delay {
     after: Duration,
     /// Whether an operator has to act.
     configuration: bool,
+    /// Whether all of the owner's registrations would be told the same.
+    of_owner: bool,
 }
 
 pub(super) async fn register<C: RunnerContext>(
@@ -41,29 +43,36 @@ pub(super) async fn register<C: RunnerContext>(
     settings: &Settings,
     event: &StepEvent,
 ) -> Result<RunState> {
-    let debts = Debts::new(context, settings)?;
-    let instance = event.state.instance.clone().ok_or_else(|| {
+    let instance = event.state.instance.as_deref().ok_or_else(|| {
         Error::Permanent(format!("{}: nothing to register, no instance was launched", event.runner))
     })?;
-    let place = place(settings, event)?;
-    let group =
-        settings.tiers.get(&event.input.provider).and_then(|tier| tier.runner_group.as_deref());
-    let labels = event.input.registered();
-    match context.forge().register(&place, &event.runner, group, &labels).await {
-        Ok(jit) => hand_over(&debts, context, event, &instance, &jit).await,
-        Err(Refusal::NameTaken) => {
-            name_taken(&debts, context, event, &place, group, &labels, &instance).await
-        }
+    let tier = settings.tiers.get(&event.input.provider);
+    let request = Request {
+        context,
+        debts: Debts::new(context, settings)?,
+        event,
+        instance,
+        place: place(settings, event)?,
+        group: tier.and_then(|tier| tier.runner_group.as_deref()),
+        labels: event.input.registered(),
+    };
+    let record = context.ledger().runner(&event.runner).await?;
+    if let Some(id) = record.runner_id
+        && request.stands(&record, id).await?
+    {
+        return Ok(registered(&event.state, id));
+    }
+    match request.send().await {
+        Ok(jit) => request.hand_over(&jit).await,
+        Err(Refusal::NameTaken) => request.name_taken(&record).await,
         Err(Refusal::Ambiguous(what)) => {
             warn!(runner = event.runner, what, "the registration's answer was lost: looking");
-            match context.forge().runner_named(&place, &event.runner).await? {
+            match context.forge().runner_named(&request.place, &event.runner).await? {
                 None => Err(Error::Transient(format!("{}: not registered: {what}", event.runner))),
-                Some(_) => {
-                    name_taken(&debts, context, event, &place, group, &labels, &instance).await
-                }
+                Some(_) => request.name_taken(&record).await,
             }
         }
-        Err(refusal) => refused(context, event, &instance, refusal).await,
+        Err(refusal) => request.refused(refusal).await,
     }
 }
 
@@ -75,19 +84,16 @@ pub(super) fn place(settings: &Settings, event: &StepEvent) -> Result<Place> {
     Ok(Place { repository: event.input.repository(), level: app.registration })
 }
 
-async fn hand_over<C: RunnerContext>(
-    debts: &Debts<'_, C>,
-    context: &C,
-    event: &StepEvent,
-    instance: &str,
-    jit: &Jit,
-) -> Result<RunState> {
-    let boot = Duration::from_secs(event.state.boot_seconds);
-    context.ledger().record_registration(&event.runner, jit.runner_id, debts.expiry()).await?;
-    context.handoff().put(instance, jit, context.clock().now() + boot.max(HANDOFF_KEPT)).await?;
-    context.ledger().record_handover(&event.runner).await?;
-    info!(runner = event.runner, id = jit.runner_id, instance, "registered");
-    Ok(registered(&event.state, jit.runner_id))
+/// What GitHub's "later" is noted under: for all of the owner, and for the runner's tier where it is registered.
+/// A limit is the owner's; a group that is full or unknown, or a request that is refused, is the tier's, and must
+/// not keep the others waiting.
+pub(super) fn block_keys(place: &Place, tier: &str) -> [String; 2] {
+    let owner = &place.repository.owner;
+    let own = match place.level {
+        Registration::Organization => format!("{owner}/{tier}"),
+        Registration::Repository => format!("{}/{tier}", place.repository),
+    };
+    [owner.clone(), own]
 }
 
 fn registered(state: &RunState, id: i64) -> RunState {
@@ -99,90 +105,119 @@ fn registered(state: &RunState, id: i64) -> RunState {
     }
 }
 
-/// GitHub has a runner of this name. If this step handed it over before and its answer was lost, all is
-/// done. If it is offline and idle, it is a stray of a lost answer: removed and made anew, once. Otherwise
-/// this runner ends here; the debt of its end starts a follower under the next name.
-async fn name_taken<C: RunnerContext>(
-    debts: &Debts<'_, C>,
-    context: &C,
-    event: &StepEvent,
-    place: &Place,
-    group: Option<&str>,
-    labels: &Labels,
-    instance: &str,
-) -> Result<RunState> {
-    let runner = event.runner.as_str();
-    let record = context.ledger().runner(runner).await?;
-    if let Some(id) = record.runner_id
-        && (record.handed_over || context.handoff().lies(instance).await?)
-    {
-        return Ok(registered(&event.state, id));
-    }
-    let Some(found) = context.forge().runner_named(place, runner).await? else {
-        return Err(Error::Transient(format!("{runner}: the name is taken, yet no runner has it")));
-    };
-    if record.runner_id == Some(found.id) && (found.online || found.busy) {
-        // Only this instance ever got that registration's secret: it claimed it before the answer was lost.
-        return Ok(registered(&event.state, found.id));
-    }
-    if !found.online
-        && !found.busy
-        && context.forge().remove_runner(place, found.id).await? != Removal::Busy
-    {
-        info!(runner, id = found.id, "removed a stray registration of the same name");
-        match context.forge().register(place, runner, group, labels).await {
-            Ok(jit) => return hand_over(debts, context, event, instance, &jit).await,
-            Err(Refusal::NameTaken) => {}
-            Err(Refusal::Ambiguous(what)) => return Err(Error::Transient(what)),
-            Err(refusal) => return refused(context, event, instance, refusal).await,
-        }
-    }
-    warn!(runner, id = found.id, "the name is taken by a runner that can't be removed");
-    context.telemetry().count("NameTaken", Some(("Tier", &event.input.provider)), 1.0);
-    Ok(event.state.clone().ended("the name is taken"))
+/// One runner's registration.
+struct Request<'a, C> {
+    context: &'a C,
+    debts: Debts<'a, C>,
+    event: &'a StepEvent,
+    instance: &'a str,
+    place: Place,
+    group: Option<&'a str>,
+    labels: Labels,
 }
 
-/// GitHub says "later": the instance would wait in vain, so it is ended, and nothing is launched for the
-/// owner until the time given.
-async fn refused<C: RunnerContext>(
-    context: &C,
-    event: &StepEvent,
-    instance: &str,
-    refusal: Refusal,
-) -> Result<RunState> {
-    let delay = delay(refusal);
-    let (runner, owner) = (event.runner.as_str(), event.input.owner.as_str());
-    error!(
-        runner,
-        owner,
-        reason = delay.reason,
-        text = delay.text,
-        after = delay.after.as_secs(),
-        "GitHub does not register a runner"
-    );
-    context.telemetry().count("RegistrationRefused", Some(("Reason", delay.reason)), 1.0);
-    if delay.configuration {
-        context.telemetry().count("ConfigurationError", None, 1.0);
+impl<C: RunnerContext> Request<'_, C> {
+    async fn send(&self) -> std::result::Result<Jit, Refusal> {
+        let runner = &self.event.runner;
+        self.context.forge().register(&self.place, runner, self.group, &self.labels).await
     }
-    context.fleet().terminate(instance).await?;
-    let until = context.clock().now() + delay.after;
-    let reason = format!("{}: {}", delay.reason, delay.text);
-    context.ledger().block(owner, &Block { until, reason: reason.clone() }).await?;
-    let mut state = event.state.clone();
-    state.instance = None;
-    state.launched_at = None;
-    state.attempt = state.attempt.saturating_add(1);
-    // Jitter: all of the owner's launches wait for the same moment.
-    let wait = delay.after + state.back_off(runner).min(FIRST_CHECK);
-    Ok(state.later(wait, reason))
+
+    /// Whether a registration that this step made before, and whose answer was lost, serves: it was handed over, or
+    /// the instance works with it. Looked at before GitHub is asked for anything: its refusal would end an instance
+    /// that may be in the middle of a job.
+    async fn stands(&self, record: &RunnerRecord, id: i64) -> Result<bool> {
+        if record.handed_over || self.context.handoff().lies(self.instance).await? {
+            return Ok(true);
+        }
+        let found = self.context.forge().runner(&self.place, id).await?;
+        Ok(found.is_some_and(|found| found.online || found.busy))
+    }
+
+    async fn hand_over(&self, jit: &Jit) -> Result<RunState> {
+        let (context, event, instance) = (self.context, self.event, self.instance);
+        let boot = Duration::from_secs(event.state.boot_seconds);
+        let expires = context.clock().now() + boot.max(HANDOFF_KEPT);
+        let ledger = context.ledger();
+        ledger.record_registration(&event.runner, jit.runner_id, self.debts.expiry()).await?;
+        context.handoff().put(instance, jit, expires).await?;
+        ledger.record_handover(&event.runner).await?;
+        info!(runner = event.runner, id = jit.runner_id, instance, "registered");
+        Ok(registered(&event.state, jit.runner_id))
+    }
+
+    /// GitHub has a runner of this name, and it is none that serves. If it is offline and idle, it is a stray of a
+    /// lost answer: removed and made anew, once. Otherwise this runner ends here; the debt of its end starts a
+    /// follower under the next name.
+    async fn name_taken(&self, record: &RunnerRecord) -> Result<RunState> {
+        let (context, event, place) = (self.context, self.event, &self.place);
+        let runner = event.runner.as_str();
+        let Some(found) = context.forge().runner_named(place, runner).await? else {
+            let text = format!("{runner}: the name is taken, yet no runner has it");
+            return Err(Error::Transient(text));
+        };
+        if record.runner_id == Some(found.id) && (found.online || found.busy) {
+            // Only this instance ever got that registration's secret: it claimed it before the answer was lost.
+            return Ok(registered(&event.state, found.id));
+        }
+        if !found.online
+            && !found.busy
+            && context.forge().remove_runner(place, found.id).await? != Removal::Busy
+        {
+            info!(runner, id = found.id, "removed a stray registration of the same name");
+            match self.send().await {
+                Ok(jit) => return self.hand_over(&jit).await,
+                Err(Refusal::NameTaken) => {}
+                Err(Refusal::Ambiguous(what)) => return Err(Error::Transient(what)),
+                Err(refusal) => return self.refused(refusal).await,
+            }
+        }
+        warn!(runner, id = found.id, "the name is taken by a runner that can't be removed");
+        context.telemetry().count("NameTaken", Some(("Tier", &event.input.provider)), 1.0);
+        Ok(event.state.clone().ended("the name is taken"))
+    }
+
+    /// GitHub says "later": the instance would wait in vain, so it is ended, and nothing that would be told the
+    /// same is launched until the time given.
+    async fn refused(&self, refusal: Refusal) -> Result<RunState> {
+        let (context, event) = (self.context, self.event);
+        let delay = delay(refusal);
+        let (runner, owner) = (event.runner.as_str(), event.input.owner.as_str());
+        error!(
+            runner,
+            owner,
+            reason = delay.reason,
+            text = delay.text,
+            after = delay.after.as_secs(),
+            "GitHub does not register a runner"
+        );
+        context.telemetry().count("RegistrationRefused", Some(("Reason", delay.reason)), 1.0);
+        if delay.configuration {
+            context.telemetry().count("ConfigurationError", None, 1.0);
+        }
+        context.fleet().terminate(self.instance).await?;
+        let until = context.clock().now() + delay.after;
+        let reason = format!("{}: {}", delay.reason, delay.text);
+        let [all, own] = block_keys(&self.place, &event.input.provider);
+        let whose = if delay.of_owner { all } else { own };
+        context.ledger().block(&whose, &Block { until, reason: reason.clone() }).await?;
+        let mut state = event.state.clone();
+        state.instance = None;
+        state.launched_at = None;
+        state.attempt = state.attempt.saturating_add(1);
+        let wait = delay.after + state.spread(runner);
+        Ok(state.later(wait, reason))
+    }
 }
 
 fn delay(refusal: Refusal) -> Delay {
-    let passing = |reason, text, after| Delay { reason, text, after, configuration: false };
+    let passing =
+        |reason, text, after| Delay { reason, text, after, configuration: false, of_owner: false };
     let configuration =
-        |reason, text| Delay { reason, text, after: LONGEST_WAIT, configuration: true };
+        |reason, text| Delay { configuration: true, ..passing(reason, text, LONGEST_WAIT) };
     match refusal {
-        Refusal::Limited { after, reason } => passing("RateLimit", reason, after.max(FIRST_CHECK)),
+        Refusal::Limited { after, reason } => {
+            Delay { of_owner: true, ..passing("RateLimit", reason, after.max(FIRST_CHECK)) }
+        }
         Refusal::GroupFull(text) => passing("GroupFull", text, GROUP_FULL_WAIT),
         Refusal::GroupUnknown(text) => configuration("GroupUnknown", text),
         Refusal::GroupForbidden(text) => configuration("GroupForbidden", text),

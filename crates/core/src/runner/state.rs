@@ -18,7 +18,7 @@ pub const LONGEST_WAIT: Duration = Duration::from_secs(900);
 const SHORTEST_WAIT: Duration = Duration::from_secs(5);
 
 /// What the state machine does next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Next {
     /// After a launch: register.
@@ -38,7 +38,8 @@ pub enum Next {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RunState {
-    /// What is next.
+    /// What is next: for the state machine, so it is not read back.
+    #[serde(skip_deserializing)]
     pub next: Next,
     /// How long to wait before it, in seconds.
     pub wait_seconds: u64,
@@ -123,6 +124,11 @@ impl RunState {
         self
     }
 
+    /// Up to a minute by which launches that wait for the same moment are spread.
+    pub fn spread(&self, runner: &str) -> Duration {
+        FIRST_WAIT.mul_f64(fraction(&[runner, "spread", &self.waits.to_string()]))
+    }
+
     /// The wait before the next launch: from 1 minute, doubled each time, at most 15, full jitter. The
     /// jitter follows from the runner's name, so that a repeated step gives the same answer.
     pub fn back_off(&self, runner: &str) -> Duration {
@@ -149,6 +155,16 @@ mod tests {
     }
 
     #[test]
+    fn ra_02_launches_that_wait_for_one_moment_are_spread_over_a_minute() {
+        let state = RunState::default();
+        let at: Vec<u64> = (0..200).map(|n| state.spread(&format!("w-{n}")).as_secs()).collect();
+        for quarter in 0..4 {
+            let within = at.iter().filter(|at| **at / 15 == quarter).count();
+            assert!((25..=75).contains(&within), "{within} of 200 in quarter {quarter}");
+        }
+    }
+
+    #[test]
     fn the_answer_reads_as_the_state_machine_expects() {
         let state = RunState::default().later(Duration::from_secs(61), "capacity");
         let value = serde_json::to_value(&state).unwrap();
@@ -157,6 +173,6 @@ mod tests {
             (Some("later"), Some(61))
         );
         let back: RunState = serde_json::from_value(value).unwrap();
-        assert_eq!(back, state);
+        assert_eq!(RunState { next: Next::Later, ..back }, state);
     }
 }
