@@ -30,7 +30,7 @@ use Meaning::{NoInstance, Refused, TokenUsed};
 use Shortage::{Capacity, Configuration, Quota, Throttled, Unknown};
 
 /// Codes that are known by their name alone.
-const CODES: [(&str, Meaning); 49] = [
+const CODES: [(&str, Meaning); 52] = [
     ("RequestLimitExceeded", Refused(Throttled, "")),
     ("Throttling", Refused(Throttled, "")),
     ("ThrottlingException", Refused(Throttled, "")),
@@ -45,6 +45,7 @@ const CODES: [(&str, Meaning); 49] = [
     ("InsufficientInstanceCapacity", Refused(Capacity, "")),
     ("InsufficientCapacity", Refused(Capacity, "")),
     ("InsufficientHostCapacity", Refused(Capacity, "")),
+    ("InsufficientCapacityOnHost", Refused(Capacity, "")),
     ("InsufficientReservedInstanceCapacity", Refused(Capacity, "")),
     ("InsufficientVolumeCapacity", Refused(Capacity, "")),
     ("InsufficientAddressCapacity", Refused(Capacity, "")),
@@ -53,11 +54,13 @@ const CODES: [(&str, Meaning); 49] = [
     ("UnfulfillableCapacity", Refused(Capacity, "")),
     ("SpotMaxPriceTooLow", Refused(Capacity, "")),
     // A type that a zone does not have; seen to pass by itself (aws/karpenter-provider-aws#2147).
-    ("Unsupported", Refused(Capacity, "if it stays: a subnet's zone may not have that type")),
+    ("Unsupported", Refused(Capacity, NOT_IN_ZONE)),
     ("VcpuLimitExceeded", Refused(Quota, QUOTA)),
     ("InstanceLimitExceeded", Refused(Quota, QUOTA)),
     ("MaxSpotInstanceCountExceeded", Refused(Quota, QUOTA)),
     ("MaxFleetCountExceeded", Refused(Quota, QUOTA)),
+    ("MaxSpotFleetRequestCountExceeded", Refused(Quota, QUOTA)),
+    ("TargetCapacityLimitExceededException", Refused(Quota, QUOTA)),
     ("VolumeLimitExceeded", Refused(Quota, QUOTA)),
     ("MaxIOPSLimitExceeded", Refused(Quota, QUOTA)),
     ("NetworkInterfaceLimitExceeded", Refused(Quota, QUOTA)),
@@ -125,6 +128,7 @@ const ADVICE: [(&str, &str, &str); 13] = [
     ("Missing", "", TIER),
 ];
 
+const NOT_IN_ZONE: &str = "if it stays: a subnet's zone may not have that type";
 const QUOTA: &str = "ask AWS for a higher quota (Service Quotas, EC2)";
 const PERMISSION: &str = "EC2 does not allow it: deploy the stack's current template, and look for \
                           policies of the organisation and for images that are not shared";
@@ -137,10 +141,19 @@ pub(crate) fn meaning(code: &str, message: &str) -> Meaning {
     if let Some((_, meaning)) = CODES.iter().find(|(known, _)| *known == code) {
         return *meaning;
     }
+    if lacks_type(code, message) {
+        return Refused(Capacity, NOT_IN_ZONE);
+    }
     ADVICE
         .iter()
         .find(|(start, part, _)| code.starts_with(start) && message.contains(part))
         .map_or(Refused(Unknown, ""), |(_, _, advice)| Refused(Configuration, advice))
+}
+
+/// Whether an error inside an answer says that the subnet's zone does not have the type: of one combination among
+/// several this is no mistake, since the others may be had (hashicorp/packer#9946, compiler-explorer/infra#601).
+pub(crate) fn lacks_type(code: &str, message: &str) -> bool {
+    code == "InvalidFleetConfiguration" && message.contains("requested Availability Zone")
 }
 
 /// How grave a reason is: the gravest of an answer's is told. What an operator has to mend comes first;
@@ -231,10 +244,15 @@ mod tests {
             "InsufficientHostCapacity",
             "InsufficientFreeAddressesInSubnet",
             "ReservationCapacityExceeded",
+            "InsufficientCapacityOnHost",
             "Unsupported",
         ] {
             assert_eq!(shortage(code, ""), Capacity, "{code}");
         }
+        let zone = "Your requested instance type (m7i.large) is not supported in your requested \
+                    Availability Zone (us-east-1e).";
+        assert_eq!(shortage("InvalidFleetConfiguration", zone), Capacity);
+        assert_eq!(shortage("InvalidFleetConfiguration", "other"), Configuration);
         for code in ["InternalError", "InternalFailure", "SomethingNew", "RequestExpired", ""] {
             assert_eq!(shortage(code, ""), Unknown, "{code}");
         }
@@ -248,6 +266,8 @@ mod tests {
             "MaxSpotInstanceCountExceeded",
             "InstanceLimitExceeded",
             "MaxFleetCountExceeded",
+            "MaxSpotFleetRequestCountExceeded",
+            "TargetCapacityLimitExceededException",
             "VolumeLimitExceeded",
         ] {
             assert_eq!(shortage(code, ""), Quota, "{code}");

@@ -33,7 +33,7 @@ use ostler_core::{Error, Result};
 pub use inventory::Ec2Inventory;
 pub use machines::Ec2Machines;
 
-use errors::{Meaning, answered, failed, gravity, meaning, told};
+use errors::{Meaning, answered, failed, gravity, lacks_type, meaning, told};
 use images::{Image, Images};
 
 /// CreateFleet tries one pool after the other before it answers: longer than other calls may take.
@@ -362,9 +362,16 @@ fn outcome(answer: CreateFleetOutput) -> Launch {
     };
     // Of equals the first: EC2 tried it first.
     let gravest = errors.iter().map(reason).rev().max_by_key(|(shortage, _)| gravity(*shortage));
-    let (shortage, text) = gravest.unwrap_or_else(|| {
+    let (mut shortage, text) = gravest.unwrap_or_else(|| {
         (Shortage::Unknown, "EC2 gave neither an instance nor an error".to_owned())
     });
+    let nowhere = |error: &aws_sdk_ec2::types::CreateFleetError| {
+        let (code, message) = (error.error_code.as_deref(), error.error_message.as_deref());
+        lacks_type(code.unwrap_or_default(), message.unwrap_or_default())
+    };
+    if !errors.is_empty() && errors.iter().all(nowhere) {
+        shortage = Shortage::Configuration;
+    }
     let others = errors.len().saturating_sub(1);
     let text = if others > 0 { format!("{text} (and {others} more errors)") } else { text };
     Launch::Refused { shortage, text }

@@ -281,7 +281,13 @@ async fn on_demand_has_its_own_template_and_no_spot_options() {
 #[tokio::test]
 async fn ol_04_errors_inside_a_200_are_refusals_the_gravest_of_which_is_told() {
     let capacity = ("InsufficientInstanceCapacity", "none here");
+    let zone = (
+        "InvalidFleetConfiguration",
+        "Your requested instance type (m7i.large) is not supported in your requested Availability Zone (a).",
+    );
     for (errors, shortage, said) in [
+        (vec![zone, capacity], Shortage::Capacity, "and 1 more errors"),
+        (vec![zone, zone], Shortage::Configuration, "a subnet's zone may not have that type"),
         (vec![capacity, capacity], Shortage::Capacity, "none here (and 1 more errors)"),
         (vec![capacity, ("VcpuLimitExceeded", "m")], Shortage::Quota, "VcpuLimitExceeded"),
         (vec![("NewCode", "m"), capacity], Shortage::Unknown, "NewCode"),
