@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use ostler_core::error::{Error, Result};
 use ostler_core::job::{JobId, Repository};
@@ -14,18 +15,24 @@ use ostler_core::ports::{
 use crate::GitHub;
 use crate::reply::refusal;
 
+/// How long the webhook waits to be told whether a deployment waits, tokens included. GitHub itself waits ten seconds
+/// for the webhook's answer, and without one the job's start would be lost, which comes after this question.
+const DEPLOYMENT_ANSWER: Duration = Duration::from_secs(4);
+
 /// The forge of a function: nothing is built before the first call, so that events which need no look-up
 /// cost none.
 pub struct ConfiguredGitHub<F, C> {
     configuration: Rc<F>,
     clock: C,
     client: RefCell<Option<Rc<GitHub<C>>>>,
+    pub(crate) deployment_answer: Duration,
 }
 
 impl<F: Configuration, C: Clock + Clone> ConfiguredGitHub<F, C> {
     /// A forge that takes App and key from `configuration`.
     pub fn new(configuration: Rc<F>, clock: C) -> Self {
-        Self { configuration, clock, client: RefCell::new(None) }
+        let (client, deployment_answer) = (RefCell::new(None), DEPLOYMENT_ANSWER);
+        Self { configuration, clock, client, deployment_answer }
     }
 
     async fn client(&self) -> Result<Rc<GitHub<C>>> {
@@ -65,7 +72,11 @@ impl<F: Configuration, C: Clock + Clone> Forge for ConfiguredGitHub<F, C> {
     }
 
     async fn deployment_waits(&self, at: &Repository, deployment: i64) -> Result<bool> {
-        self.client().await?.deployment_waits(at, deployment).await
+        let asked = async { self.client().await?.deployment_waits(at, deployment).await };
+        tokio::time::timeout(self.deployment_answer, asked).await.unwrap_or_else(|_| {
+            let limit = self.deployment_answer;
+            Err(Error::Transient(format!("whether {at} waits: no answer within {limit:?}")))
+        })
     }
 
     async fn runner(&self, place: &Place, id: i64) -> Result<Option<Registered>> {

@@ -266,6 +266,23 @@ async fn ra_06_the_jwt_is_by_our_clock_and_within_githubs_bounds() {
 }
 
 #[tokio::test]
+async fn ra_14_each_call_as_the_app_has_a_jwt_of_its_own() {
+    let server = Server::start().await;
+    let github = server.github();
+    let mut validation = Validation::new(Algorithm::RS256);
+    validation.validate_exp = false;
+    let key = DecodingKey::from_rsa_pem(PUBLIC_KEY.as_bytes()).unwrap();
+    for hours in 0..3 {
+        github.installed(&at()).await.unwrap();
+        let jwt = server.calls().pop().unwrap().bearer;
+        let claims = decode::<Value>(&jwt, &key, &validation).unwrap().claims;
+        let left = claims["exp"].as_i64().unwrap() - server.clock.now().seconds();
+        assert_eq!(left, 540, "{hours} hours later");
+        server.clock.pass(3600);
+    }
+}
+
+#[tokio::test]
 async fn callers_at_the_same_time_mint_one_token() {
     let server = Server::start().await.on(JOB, [job()]);
     let github = server.github();
@@ -492,6 +509,19 @@ async fn a_refused_app_is_read_again_and_the_next_call_is_the_new_apps() {
         assert!(github.job(&at(), JobId(7)).await.unwrap().is_some());
     }
     assert_eq!((server.asked().len(), server.minted()), (2, 2), "one client, one token");
+}
+
+#[tokio::test]
+async fn cp_11_gh_08_a_github_that_hangs_does_not_cost_the_webhook_its_ten_seconds() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", silent.local_addr().unwrap());
+    let configuration = Rc::new(Rotating { url, reread: false.into() });
+    let clock = TestClock(Arc::new(Mutex::new(Timestamp::parse(NOW).unwrap())));
+    let mut github = ConfiguredGitHub::new(configuration, clock);
+    assert!(github.deployment_answer <= Duration::from_secs(5), "the start comes after it");
+    github.deployment_answer = Duration::from_millis(50);
+    let error = github.deployment_waits(&at(), 3).await.unwrap_err();
+    assert!(matches!(&error, Error::Transient(text) if text.contains("within")), "{error:?}");
 }
 
 // Addresses and the wire
