@@ -91,3 +91,24 @@ fn tuned(loader: ConfigLoader, patience: Patience) -> ConfigLoader {
         // stalled stream (awslabs/aws-sdk-rust#1166).
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn cp_08_a_slow_answer_is_no_stalled_stream() {
+        let config = testing::Wire::default().config().await;
+        let guard = config.stalled_stream_protection().unwrap();
+        assert!(!guard.upload_enabled() && !guard.download_enabled());
+        // What bounds an answer in its place.
+        let times = config.timeout_config().unwrap();
+        assert!(times.operation_attempt_timeout().is_some() && times.operation_timeout().is_some());
+    }
+
+    #[test]
+    fn gh_08_one_call_to_aws_leaves_time_within_githubs_ten_seconds() {
+        assert!(Patience::CALLER_WAITS.operation < Duration::from_secs(10));
+        assert!(Patience::CALLER_WAITS.attempt < Patience::CALLER_WAITS.operation);
+    }
+}

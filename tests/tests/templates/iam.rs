@@ -305,6 +305,17 @@ fn each_function_reads_its_parameters_and_no_others() {
 }
 
 #[test]
+fn ra_12_ra_13_nothing_writes_parameters() {
+    let template = template("infra/control.yaml");
+    let stack = stack(&template);
+    for role in resources(&template, "AWS::IAM::Role").keys() {
+        let actions = allowed(&statements(&stack, role));
+        let writes = actions.iter().find(|it| it.starts_with("ssm:") && *it != "ssm:GetParameters");
+        assert_eq!(writes, None, "{role}: a launch writes no parameter, and leaves none behind");
+    }
+}
+
+#[test]
 fn executions_are_started_and_looked_up_only_on_this_stacks_machine() {
     let template = template("infra/control.yaml");
     let stack = stack(&template);

@@ -116,6 +116,15 @@ async fn a_crash_a_time_out_and_an_error_are_told_in_lambdas_words() {
 }
 
 #[tokio::test]
+async fn cp_13_a_function_that_times_out_or_dies_is_5xx_at_its_url() {
+    let rig = rig(|config| config.timeout = Duration::from_millis(800)).await;
+    for what in ["sleep", "crash", "leave", "fail"] {
+        let answer = url::response(&rig.ask(what).await);
+        assert!(answer.status().is_server_error(), "{what}: {}", answer.status());
+    }
+}
+
+#[tokio::test]
 async fn a_failing_init_is_the_invocations_error() {
     let fails =
         rig(|config| drop(config.environment.insert("INIT_FAILS".into(), "1".into()))).await;
