@@ -204,8 +204,11 @@ mod tests {
     #[derive(Clone)]
     struct Wire {
         answer: Arc<Answer>,
-        asked: Arc<Mutex<Vec<(String, BTreeMap<String, String>)>>>,
+        asked: Arc<Mutex<Vec<Asked>>>,
     }
+
+    /// Region and parameters of a call.
+    type Asked = (String, BTreeMap<String, String>);
 
     type Answer = dyn Fn(&str, &[String], Option<&str>) -> (u16, String) + Send + Sync;
 

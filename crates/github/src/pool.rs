@@ -396,7 +396,7 @@ mod tests {
             spent += 1;
         }
         assert!((395..=405).contains(&spent), "{spent}");
-        assert!(BURST + POINTS_A_MINUTE <= 900.0 / 1.8);
+        const { assert!(BURST + POINTS_A_MINUTE <= 900.0 / 1.8) };
         now = now + Duration::from_secs(3600);
         assert_eq!((0..100).map(|_| bucket.take(1.0, now)).sum::<Duration>(), Duration::ZERO);
         assert!(!bucket.take(1.0, now).is_zero(), "an idle hour saves up no more than a burst");

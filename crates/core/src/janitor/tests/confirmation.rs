@@ -89,7 +89,11 @@ fn j49_a_message_that_discovery_would_not_send_is_discarded() {
     ] {
         let world = found(1..=1);
         let body = message(&world, change);
-        assert_eq!(world.deliver(&config(|_| {}), &[body.clone()]), Vec::<usize>::new(), "{body}");
+        assert_eq!(
+            world.deliver(&config(|_| {}), std::slice::from_ref(&body)),
+            Vec::<usize>::new(),
+            "{body}"
+        );
         assert_eq!((world.calls().len(), world.ids()), (0, vec![1]), "{body}");
         let kept = world.metric("RegistrationKept Unusable")
             + world.metric("RegistrationKept ScopeChanged");
