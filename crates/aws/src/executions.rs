@@ -214,6 +214,24 @@ mod tests {
         );
     }
 
+    /// As cdk-github-runners 0.17 writes it.
+    #[tokio::test]
+    async fn an_execution_of_another_system_is_understood() {
+        let text = r#"{"owner":"acme","repo":"widgets","jobId":57012345678,"jobUrl":"https://github.com/acme/widgets/actions/runs/1/job/57012345678","installationId":-1,"jobLabels":"self-hosted,small","provider":"Stack/Runners/Ec2","labels":"small,linux,x64","maxIdleSeconds":300}"#;
+        let wire = Wire::new([(
+            200,
+            json!({"executionArn": "arn", "stateMachineArn": ARN, "status": "RUNNING",
+                "startDate": 1_796_040_000.5, "input": text}),
+        )]);
+        let name = "widgets-5f2a77c0-ce5b-11f0-8d6b-000000000001";
+        let input = executions(&wire).await.describe(name).await.unwrap().unwrap().input.unwrap();
+        assert_eq!((input.job_id, input.queued_at.as_deref()), (57_012_345_678, None));
+        assert!(input.covers(&input.wanted()), "self-hosted is implied in theirs");
+        // Started again, it is what they wrote, key by key.
+        let again = serde_json::to_value(&input).unwrap();
+        assert_eq!(again, serde_json::from_str::<Value>(text).unwrap());
+    }
+
     #[tokio::test]
     async fn i6_only_the_services_word_is_absence() {
         let wire = Wire::new([failure("ExecutionDoesNotExist")]);

@@ -422,6 +422,25 @@ mod tests {
         );
     }
 
+    /// As cdk-github-runners 0.17 writes them.
+    #[tokio::test]
+    async fn items_of_another_system_are_understood() {
+        let job = json!({"pk": {"S": "job#57012345678"}, "ttl": {"N": "1796299200"},
+            "jobUrl": {"S": "https://github.com/acme/widgets/actions/runs/1/job/57012345678"},
+            "runnerLabels": {"S": "small,linux,x64"}});
+        let record = with_item(job).await.job(JobId(57_012_345_678)).await.unwrap().unwrap();
+        let labels = Some(Labels::from_joined("small,linux,x64"));
+        assert_eq!(record, JobRecord { runner_labels: labels, ..JobRecord::default() });
+        let ran =
+            |attributes| async { with_item(attributes).await.runner("w-1").await.unwrap().ran };
+        let runner = json!({"pk": {"S": "runner#w-1"}, "ttl": {"N": "1796299200"}});
+        assert_eq!(ran(runner.clone()).await, Ran::Unknown, "a line alone told them");
+        let mut signed = runner;
+        signed["jobId"] = json!({"N": "57012345678"});
+        let job = Ran::Job { id: JobId(57_012_345_678), repository: None };
+        assert_eq!(ran(signed).await, job);
+    }
+
     #[tokio::test]
     async fn a_jobs_id_replaces_taken_and_nothing_replaces_a_jobs_id() {
         let item = |job: Value| json!({"jobId": job, "runnerId": {"N": "9"}});

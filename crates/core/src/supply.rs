@@ -482,8 +482,14 @@ mod tests {
         let mut facts = world.facts(1);
         facts.forge.insert(JobId(1), Some(forge(JobStatus::Completed, None)));
         assert!(facts.debt(&input(1, "a", "a")).unwrap().unneeded);
-        facts.forge.insert(JobId(1), Some(forge(JobStatus::InProgress, None)));
-        assert!(!facts.debt(&input(1, "a", "a")).unwrap().unneeded);
+        for served in [
+            forge(JobStatus::InProgress, None),
+            forge(JobStatus::Completed, Some("GitHub Actions 6")),
+        ] {
+            facts.forge.insert(JobId(1), Some(served));
+            facts.executions.insert("GitHub Actions 6".into(), None);
+            assert!(!facts.debt(&input(1, "a", "a")).unwrap().unneeded);
+        }
     }
 
     #[test]
@@ -547,6 +553,17 @@ mod tests {
         facts.jobs.insert(JobId(9), None);
         facts.executions.insert(world.name(9), None);
         assert_eq!(facts.relieved(&lost, &own, &job(9)), Ok(false));
+    }
+
+    #[test]
+    fn i6_what_a_runner_covers_that_can_not_be_looked_up_yet_is_not_known() {
+        let world = Small { key: key() };
+        let mut facts = world.facts(2);
+        // 1 ran 2, whose runner the ledger names; DescribeExecution lags behind.
+        facts.runners.insert(world.name(1), ran(2));
+        facts.executions.insert(world.name(2), None);
+        assert_eq!(facts.supply(&job(1), &Labels::new(["a"]), None), Ok(false));
+        assert_eq!(facts.relieved(&world.name(1), &input(1, "a", "a"), &job(2)), Ok(false));
     }
 
     #[test]

@@ -646,6 +646,64 @@ mod tests {
     }
 
     #[test]
+    fn f14_a_runner_that_ran_another_job_is_judged_anew_at_each_check() {
+        let mut seen = running();
+        seen.record.ran = Ran::Job { id: JobId(9), repository: None };
+        assert_eq!(
+            verdict(4, &mut state(), &seen),
+            Verdict::Judge,
+            "its report may have been lost"
+        );
+        seen.settled = true;
+        assert_eq!(verdict(4, &mut state(), &seen), Verdict::Wait, "once in a check");
+    }
+
+    #[test]
+    fn busy_is_counted_anew_after_a_reading_without_a_job() {
+        let mut state = state();
+        let mut seen = running();
+        for (minute, busy, is) in
+            [(2, true, Verdict::Wait), (4, false, Verdict::Wait), (5, true, Verdict::Wait)]
+        {
+            seen.registration = entry(true, busy);
+            assert_eq!(verdict(minute, &mut state, &seen), is, "minute {minute}");
+        }
+        assert_eq!(verdict(8, &mut state, &seen), Verdict::Wait, "for three minutes");
+        assert_eq!(verdict(9, &mut state, &seen), Verdict::Taken);
+    }
+
+    #[test]
+    fn i6_a_registration_that_is_shown_again_was_never_gone() {
+        let mut state = state();
+        let mut seen = running();
+        for (minute, shown) in [(2, Some(None)), (3, entry(true, true)), (4, Some(None))] {
+            seen.registration = shown;
+            assert_eq!(verdict(minute, &mut state, &seen), Verdict::Wait, "minute {minute}");
+        }
+        assert_eq!(verdict(5, &mut state, &seen), Verdict::Taken, "two readings in a row");
+    }
+
+    #[test]
+    fn i6_a_registration_that_was_never_recorded_is_not_gone() {
+        let mut state = RunState { runner_id: None, ..state() };
+        let mut seen = Seen { record: RunnerRecord::default(), ..running() };
+        seen.registration = Some(None);
+        for minute in [2, 3, 30] {
+            assert_eq!(verdict(minute, &mut state, &seen), Verdict::Wait, "minute {minute}");
+        }
+    }
+
+    #[test]
+    fn a_vanished_machine_is_accounted_for_with_its_own_job_if_github_shows_that() {
+        let mut seen = running();
+        seen.instance = instance(InstanceState::Ended);
+        seen.job = job(JobStatus::Completed, Some(RUNNER));
+        assert_eq!(verdict(2, &mut state(), &seen), Verdict::Account);
+        seen.record.ran = Ran::Job { id: JobId(7), repository: None };
+        assert_eq!(verdict(2, &mut state(), &seen), Verdict::Over("ran a job"));
+    }
+
+    #[test]
     fn a_vanished_machine_that_ran_nothing_is_judged_at_once() {
         let mut seen = running();
         seen.instance = instance(InstanceState::Ended);

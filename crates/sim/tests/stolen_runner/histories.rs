@@ -54,6 +54,17 @@ fn prefer(history: &mut Simulation, taker: u64, victim: u64) {
     }
 }
 
+/// The victim's first runner is taken by a job of the strange repository that lasts so long.
+pub fn rob_for(history: &mut Simulation, victim: u64, lasts: Duration) {
+    let name = history.world.base_name(REPOSITORY, victim);
+    if !history.machines.values().any(|it| it.runner == name) {
+        history.after(seconds(1), move |history| rob_for(history, victim, lasts));
+        return;
+    }
+    let thief = history.post(&strange(lasts));
+    prefer(history, thief, victim);
+}
+
 /// Each of the victim's first `thefts` runners is taken by a job of the strange repository.
 fn rob(history: &mut Simulation, victim: u64, thefts: usize, done: usize) {
     if done == thefts {

@@ -10,6 +10,7 @@
 mod batches;
 #[path = "../common/mod.rs"]
 mod common;
+mod compatibility;
 mod deliveries;
 mod histories;
 mod judgement;

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use ostler_core::debts::{Debts, Judgement, Payment};
 use ostler_core::job::{JobId, RunnerInput};
-use ostler_core::ports::{Ledger, Ran};
+use ostler_core::ports::{Ledger, Ran, RunnerRecord};
+use ostler_core::runner::{self, StepEvent};
 use ostler_sim::github::{JobSpec, Status};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::world::{REPOSITORY, WEBHOOK_SECRET};
+use serde_json::json;
 
-use crate::common::{self, minutes, runners, seconds, small, story, verdict};
-use crate::histories::begin;
-use crate::scene::{Mine, Scene};
+use crate::common::{self, hours, minutes, runners, seconds, small, story, verdict};
+use crate::histories::{begin, rob_for};
+use crate::scene::{Mine, STRANGE, Scene};
 
 pub fn input(scene: &Scene, runner: &str) -> RunnerInput {
     serde_json::from_value(scene.world.state().executions[runner].input.clone()).unwrap()
@@ -242,6 +244,74 @@ fn f14_a_report_that_accounted_and_was_deferred_is_judged_when_it_comes_again() 
     scene.world.pass(Duration::from_secs(241));
     assert!(!scene.judge(&line, 2));
     assert_eq!(scene.replacements(&[&mine]), [format!("{}-r1", mine.runner)]);
+}
+
+/// Its report was accounted for, and then lost for good: nobody but a check asks again while the thief is at work.
+#[test]
+fn f14_a_judgement_that_was_lost_is_made_up_for_by_the_runners_next_check() {
+    let mut history = begin(23);
+    history.judges_reports = false;
+    let job = history.post(&small());
+    rob_for(&mut history, job, hours(3));
+    let mut noted = false;
+    let name = history.world.base_name(REPOSITORY, job);
+    let longest = loop {
+        history.run_for(seconds(5));
+        let (taken, now) = {
+            let state = history.state();
+            let on = |id| {
+                state.github.all_jobs().find(|it| it.id == id).and_then(|it| it.runner.clone())
+            };
+            let thief = state.github.all_jobs().find(|it| it.repository == STRANGE).map(|it| it.id);
+            let taken = thief.filter(|id| on(*id).is_some_and(|on| on.name == name));
+            (taken, state.now)
+        };
+        if let Some(thief) = taken.filter(|_| !noted) {
+            let id = JobId(i64::try_from(thief).unwrap());
+            let ran = Ran::Job { id, repository: Some(STRANGE.into()) };
+            let record = RunnerRecord { ran, ..history.state().runner_record(&name) };
+            history.state().ledger.runners.insert(name.clone(), (record, now + hours(24)));
+            noted = true;
+        }
+        let state = history.state();
+        let job = state.github.all_jobs().find(|it| it.id == job).unwrap();
+        if let Some(started) = job.started_at {
+            break started.since(job.created_at);
+        }
+        assert!(now.since(job.created_at) < hours(2), "{}", story(&history));
+    };
+    assert!(noted && longest < minutes(20), "{longest:?}");
+    assert_eq!(runners(&history), 2);
+}
+
+#[test]
+fn f10_a_check_accounts_for_the_runner_that_its_job_is_found_on() {
+    let scene = Scene::new();
+    let (a, b) = (scene.accept(&Scene::small()), scene.accept(&Scene::small()));
+    scene.takes(&b.runner, a.job);
+    scene.online(&a.runner);
+    // The word about b's runner is lost.
+    check(&scene, &a.runner);
+    let id = JobId(i64::try_from(a.job).unwrap());
+    assert!(matches!(scene.ran(&b.runner), Ran::Job { id: found, .. } if found == id));
+    assert_eq!(scene.ran(&a.runner), Ran::Unknown);
+    assert!(scene.replacements(&[&a, &b]).is_empty());
+}
+
+/// A check of a runner whose machine was launched a moment ago and has claimed its registration.
+fn check(scene: &Scene, runner: &str) {
+    let (mut job, now) = {
+        let state = scene.world.state();
+        (state.executions[runner].input.clone(), state.now)
+    };
+    job["run"] = json!({"state": {"next": "wait", "instance": "i-0123456789abcdef0", "launchedAt": now.millis(),
+        "lifetimeSeconds": 21_600, "bootSeconds": 300, "claimed": true}});
+    let event =
+        json!({"step": "check", "runnerName": runner, "startedAt": now.to_string(), "job": job});
+    let event = StepEvent::read(&event).unwrap();
+    let settings = scene.world.current_settings();
+    let checked = runner::run(&scene.world, &settings, &event);
+    scene.world.run("check", checked).unwrap().unwrap();
 }
 
 #[test]
