@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::machine;
+
 /// Bytes of a mebibyte.
 pub const MIB: f64 = 1024.0 * 1024.0;
 
@@ -24,22 +26,26 @@ pub enum Function {
     Webhook,
     /// `functions/orchestrator`.
     Orchestrator,
+    /// `functions/stolen-runner`.
+    StolenRunner,
 }
 
 impl Function {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Webhook, Self::Orchestrator];
+    /// All.
+    pub const ALL: [Self; 3] = [Self::Webhook, Self::Orchestrator, Self::StolenRunner];
 
     /// As its zip and its binary are named.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Webhook => "webhook",
             Self::Orchestrator => "orchestrator",
+            Self::StolenRunner => "stolen-runner",
         }
     }
 }
 
-/// The events measured, in the order in which one job brings them about.
+/// The events measured, in the order in which one job brings them about; then those of runners that ran another
+/// job than their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[allow(missing_docs, reason = "their names below say what they are")]
 pub enum Kind {
@@ -58,6 +64,20 @@ pub enum Kind {
     CheckAccounted,
     CheckGone,
     Cleanup,
+    Line,
+    OwnJob,
+    OwnJobAgain,
+    OwnJobByLine,
+    ManyLines,
+    NobodysRunner,
+    NoSuchRun,
+    Shuffled,
+    NotCovered,
+    TooYoung,
+    Stolen,
+    UsedUp,
+    InvisibleFirst,
+    Invisible,
 }
 
 impl Kind {
@@ -79,6 +99,20 @@ impl Kind {
             Self::CheckAccounted => "check, accounted",
             Self::CheckGone => "check, instance gone",
             Self::Cleanup => "cleanup",
+            Self::Line => "delivery of a line",
+            Self::OwnJob => "own job, signed (S13)",
+            Self::OwnJobAgain => "own job, line after that (S13)",
+            Self::OwnJobByLine => "own job, line alone (S13)",
+            Self::ManyLines => "delivery of 10,000 lines",
+            Self::NobodysRunner => "runner that is not ours (S9)",
+            Self::NoSuchRun => "line of no such run (S12)",
+            Self::Shuffled => "shuffled, covered (S14)",
+            Self::NotCovered => "shuffled, not covered: replaced (S14)",
+            Self::TooYoung => "job whose event may come (B16)",
+            Self::Stolen => "stolen: replaced (S15)",
+            Self::UsedUp => "stolen, none left: not replaced (S17)",
+            Self::InvisibleFirst => "line, unseen repository, first (S12)",
+            Self::Invisible => "line, unseen repository: replaced (S12)",
         }
     }
 
@@ -92,6 +126,20 @@ impl Kind {
             | Self::CheckAccounted
             | Self::CheckGone
             | Self::Cleanup => Function::Orchestrator,
+            Self::Line
+            | Self::OwnJob
+            | Self::OwnJobAgain
+            | Self::OwnJobByLine
+            | Self::ManyLines
+            | Self::NobodysRunner
+            | Self::NoSuchRun
+            | Self::Shuffled
+            | Self::NotCovered
+            | Self::TooYoung
+            | Self::Stolen
+            | Self::UsedUp
+            | Self::InvisibleFirst
+            | Self::Invisible => Function::StolenRunner,
             _ => Function::Webhook,
         }
     }
@@ -107,15 +155,16 @@ impl Kind {
     }
 
     /// Whether it belongs to the life of a job that goes well.
-    const fn of_ordinary_job(self) -> bool {
-        !matches!(
-            self,
-            Self::QueuedAgain
-                | Self::Cancelled
-                | Self::OtherEvent
-                | Self::Ping
-                | Self::BadSignature
-        )
+    fn of_ordinary_job(self) -> bool {
+        self <= Self::OwnJobAgain
+            && !matches!(
+                self,
+                Self::QueuedAgain
+                    | Self::Cancelled
+                    | Self::OtherEvent
+                    | Self::Ping
+                    | Self::BadSignature
+            )
     }
 }
 
@@ -127,6 +176,7 @@ pub type Calls = BTreeMap<String, u64>;
 pub struct Samples {
     latency_ms: Vec<f64>,
     cpu_ms: Vec<f64>,
+    grown: Vec<u64>,
     aws: Vec<Calls>,
     github: Vec<Calls>,
 }
@@ -140,6 +190,11 @@ impl Samples {
         self.github.push(github);
     }
 
+    /// Notes how much more memory one event took at most than was resident before it, in bytes.
+    pub fn note_growth(&mut self, bytes: u64) {
+        self.grown.push(bytes);
+    }
+
     fn report(&self, kind: Kind) -> EventReport {
         let latency = sorted(&self.latency_ms);
         EventReport {
@@ -149,6 +204,7 @@ impl Samples {
             p50_ms: percentile(&latency, 0.50),
             p99_ms: percentile(&latency, 0.99),
             cpu_p50_ms: (!self.cpu_ms.is_empty()).then(|| percentile(&sorted(&self.cpu_ms), 0.50)),
+            grown_bytes: self.grown.iter().copied().max(),
             aws_calls: CallReport::of(&self.aws),
             github_calls: CallReport::of(&self.github),
         }
@@ -224,6 +280,8 @@ pub struct EventReport {
     pub p99_ms: f64,
     /// The process's own work for the median event, ms of one core.
     pub cpu_p50_ms: Option<f64>,
+    /// Memory that one of them took at most beyond what was resident before it, bytes; where that is measured.
+    pub grown_bytes: Option<u64>,
     /// Calls of AWS, parameters apart.
     pub aws_calls: CallReport,
     /// Calls of GitHub, installation tokens apart.
@@ -286,6 +344,13 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// Resident memory of the process, whose peak is counted from now; what it was before is kept.
+    pub fn weigh(&mut self, process: u32) -> Option<u64> {
+        let (resident, peak) = machine::memory_of(process)?;
+        self.memory.1 = self.memory.1.max(peak);
+        machine::forget_peak_of(process).then_some(resident)
+    }
+
     /// What is said of them.
     pub fn report(&self, function: Function) -> FunctionReport {
         let init: Vec<f64> = self.init.iter().copied().map(ms).collect();
@@ -295,7 +360,12 @@ impl Figures {
             init_ms: Spread::of(&init),
             resident_bytes: self.memory.0,
             peak_bytes: self.memory.1,
-            events: self.events.iter().map(|(kind, samples)| samples.report(*kind)).collect(),
+            events: self
+                .events
+                .iter()
+                .filter(|(_, samples)| !samples.latency_ms.is_empty())
+                .map(|(kind, samples)| samples.report(*kind))
+                .collect(),
             apart: self.apart.clone(),
         }
     }

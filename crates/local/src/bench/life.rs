@@ -14,14 +14,15 @@ use tokio::sync::mpsc;
 
 use super::Bench;
 use super::figures::Kind;
+use super::reports::STRANGE;
 use crate::github::RawHook;
 use crate::lambda_host::url;
 use crate::world::World;
 
 /// The jobs' repository.
-const REPOSITORY: &str = "acme/widgets";
+pub const REPOSITORY: &str = "acme/widgets";
 /// The jobs' labels: those of the demo's on-demand tier.
-const LABELS: [&str; 4] = ["self-hosted", "linux", "x64", "small"];
+pub const LABELS: [&str; 4] = ["self-hosted", "linux", "x64", "small"];
 /// A delivery that comes again sooner counts as the first: the clocks of Lambda and Step Functions may
 /// differ by a second.
 const TOLD_APART: Duration = Duration::from_millis(1_500);
@@ -67,7 +68,8 @@ impl Deliveries {
             .context("no delivery came from GitHub")?
     }
 
-    async fn of_job(&mut self, job: u64, action: &str) -> anyhow::Result<Value> {
+    /// The delivery of what became of that job.
+    pub async fn of_job(&mut self, job: u64, action: &str) -> anyhow::Result<Value> {
         self.next(|event, body| {
             event == "workflow_job" && body["workflow_job"]["id"] == job && body["action"] == action
         })
@@ -77,10 +79,11 @@ impl Deliveries {
 }
 
 /// One runner's execution, as far as its steps see it.
-struct Execution {
+pub(super) struct Execution {
     runner: String,
     started: Timestamp,
-    input: Value,
+    /// What it was started with.
+    pub(super) input: Value,
     state: Value,
 }
 
@@ -126,6 +129,7 @@ impl Bench<'_> {
         let in_progress = self.deliveries.of_job(job, "in_progress").await?;
         self.webhook(Kind::InProgress, &in_progress, 200, "reported").await?;
         self.step(Kind::CheckRunning, &mut execution, "check", "wait").await?;
+        self.own_job(&execution.runner, job).await?;
 
         let other = self.raw("check_run", queued["body"].as_str().unwrap_or("")).await?;
         self.webhook(Kind::OtherEvent, &other, 200, "Ignored").await?;
@@ -165,7 +169,7 @@ impl Bench<'_> {
 
     /// Has the webhook handle an event, and gives the body of its answer, which is to be of that status
     /// and begin like this.
-    async fn webhook(
+    pub(super) async fn webhook(
         &mut self,
         kind: Kind,
         event: &Value,
@@ -208,7 +212,7 @@ impl Bench<'_> {
     }
 
     /// What the webhook has started.
-    async fn execution(&self, runner: String) -> anyhow::Result<Execution> {
+    pub(super) async fn execution(&self, runner: String) -> anyhow::Result<Execution> {
         let arn = self.machine_arn.replace(":stateMachine:", ":execution:");
         let input = json!({"executionArn": format!("{arn}:{runner}")});
         let target = "AWSStepFunctions.DescribeExecution";
@@ -250,11 +254,12 @@ fn spec() -> JobSpec {
 }
 
 /// GitHub's refusal as an error of the measurement.
-fn refused(error: ApiError) -> anyhow::Error {
+pub fn refused(error: ApiError) -> anyhow::Error {
     anyhow::anyhow!("the local GitHub refused: {} {}", error.status, error.message)
 }
 
-/// The repository must be there before its jobs.
+/// The repositories must be there before their jobs.
 pub fn prepare(world: &World) {
     world.github.add_repository(REPOSITORY, true);
+    world.github.with_model(|model, _| model.add_repository(STRANGE, true).installed = false);
 }

@@ -81,6 +81,11 @@ pub fn memory_of(process: u32) -> Option<(u64, u64)> {
     Some((bytes("VmRSS")?, bytes("VmHWM")?))
 }
 
+/// Has a process's peak counted from now (proc(5), `clear_refs`; Linux 4.0). Whether that could be done.
+pub fn forget_peak_of(process: u32) -> bool {
+    std::fs::write(format!("/proc/{process}/clear_refs"), "5").is_ok()
+}
+
 /// Time that the threads of a process have run so far (proc(5), `schedstat`; Linux).
 pub fn cpu_time_of(process: u32) -> Option<Duration> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).ok()?;

@@ -4,11 +4,13 @@
 //! Each function runs as a process of its own, as it was deployed from its zip: over the Runtime API, with
 //! the variables that AWS would give it, in real time. AWS and GitHub are the local world's, so latencies
 //! hold their answers (milliseconds each, as on AWS, but others); the time that the process itself worked
-//! is told beside them. No machine is booted, and the state machine's steps are the measurement's own.
+//! is told beside them. No machine is booted, the state machine's steps are the measurement's own, and what is
+//! queued stays in the queue.
 
 mod figures;
 mod life;
 mod machine;
+mod reports;
 mod show;
 
 use std::collections::BTreeMap;
@@ -56,9 +58,9 @@ pub struct Options {
 /// Where the functions are.
 #[derive(Clone, Debug)]
 pub enum Code {
-    /// A folder with `webhook.zip` and `orchestrator.zip`, as they are deployed.
+    /// A folder with `webhook.zip` and the others, as they are deployed.
     Zips(PathBuf),
-    /// A folder with `ostler-webhook` and `ostler-orchestrator`, to try the measurement.
+    /// A folder with `ostler-webhook` and the others, to try the measurement.
     Binaries(PathBuf),
 }
 
@@ -168,14 +170,18 @@ async fn measure(world: &World, options: &Options) -> anyhow::Result<Vec<Functio
     life::prepare(world);
     settle(world);
     let mut bench = Bench::start(world, options).await?;
+    // What is reported is judged where it is measured, and not by a function behind our back.
+    world.edge.queues().unmap(CONTROL_STACK);
     println!("{} events of each kind", options.events);
     bench.stand().await?;
     for _ in 0..WARM_UP {
         bench.life().await?;
+        bench.thefts().await?;
     }
     bench.warm = true;
     for _ in 0..options.events {
         bench.life().await?;
+        bench.thefts().await?;
     }
     bench.finish()
 }
@@ -251,6 +257,10 @@ impl<'a> Bench<'a> {
             .get_mut(&function)
             .ok_or_else(|| anyhow!("{} is not there", function.name()))?;
         let process = subject.process.process_id().unwrap_or_default();
+        let resident = match kind {
+            Kind::ManyLines => subject.figures.weigh(process),
+            _ => None,
+        };
         let worked = machine::cpu_time_of(process);
         let (outcome, latency) = subject
             .process
@@ -272,8 +282,12 @@ impl<'a> Bench<'a> {
         for (call, times) in aws_apart.into_iter().chain(github_apart) {
             *subject.figures.apart.entry(call).or_default() += times;
         }
+        let samples = subject.figures.events.entry(kind).or_default();
+        // Not only once it is warm: what a process has grown to, it keeps.
+        if let Some((before, (_, most))) = resident.zip(machine::memory_of(process)) {
+            samples.note_growth(most.saturating_sub(before));
+        }
         if self.warm {
-            let samples = subject.figures.events.entry(kind).or_default();
             samples.note(latency, worked, aws, github);
         }
         Ok(serde_json::from_slice(&outcome.payload).unwrap_or(Value::Null))
@@ -283,9 +297,10 @@ impl<'a> Bench<'a> {
         let mut reports = Vec::new();
         for (function, mut subject) in self.subjects {
             let process = subject.process.process_id().unwrap_or_default();
-            subject.figures.memory = machine::memory_of(process).with_context(|| {
+            let (resident, peak) = machine::memory_of(process).with_context(|| {
                 format!("the memory of the {} can't be read: Linux tells it", function.name())
             })?;
+            subject.figures.memory = (resident, peak.max(subject.figures.memory.1));
             reports.push(subject.figures.report(function));
         }
         Ok(reports)

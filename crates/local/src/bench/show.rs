@@ -63,13 +63,13 @@ fn describe(text: &mut String, function: &FunctionReport) {
     );
     let _ = writeln!(
         text,
-        "  {:<34}{:>6}{:>9}{:>9}{:>9}{:>10}{:>10}",
+        "  {:<40}{:>6}{:>9}{:>9}{:>9}{:>10}{:>10}",
         "event", "n", "p50 ms", "p99 ms", "CPU ms", "AWS", "GitHub"
     );
     for event in &function.events {
         let _ = writeln!(
             text,
-            "  {:<34}{:>6}{:>9}{:>9}{:>9}{:>10}{:>10}",
+            "  {:<40}{:>6}{:>9}{:>9}{:>9}{:>10}{:>10}",
             event.event,
             event.count,
             number(event.p50_ms),
@@ -80,6 +80,10 @@ fn describe(text: &mut String, function: &FunctionReport) {
         );
     }
     for event in &function.events {
+        if let Some(grown) = event.grown_bytes {
+            let grown = mib(grown);
+            let _ = writeln!(text, "  {}: {grown} MiB more than before, at most", event.event);
+        }
         let by_call = event.aws_calls.mean_by_call.iter().chain(&event.github_calls.mean_by_call);
         let by_call: Vec<String> =
             by_call.map(|(call, mean)| format!("{call} {}", number(*mean))).collect();
