@@ -136,6 +136,8 @@ pub struct Tiers {
     valid: Vec<Tier>,
     /// One text per invalid tier (or for the whole file): which, what is wrong, what is allowed.
     pub problems: Vec<String>,
+    /// Whether there is a list at all, valid or not: an empty one pauses the install, none is none yet.
+    pub given: bool,
 }
 
 impl Tiers {
@@ -145,10 +147,11 @@ impl Tiers {
         let file: TierFile = match serde_json::from_str(text) {
             Ok(file) => file,
             Err(error) => {
-                return Self { valid: vec![], problems: vec![format!("control/tiers: {error}")] };
+                let problems = vec![format!("control/tiers: {error}")];
+                return Self { valid: vec![], problems, given: true };
             }
         };
-        let mut tiers = Self::default();
+        let mut tiers = Self { given: true, ..Self::default() };
         if file.tiers.len() > MAX_TIERS {
             tiers
                 .problems
@@ -401,10 +404,7 @@ impl Settings {
     pub fn from_parameters(texts: &BTreeMap<String, Secret>) -> Self {
         let text =
             |name: &str| texts.get(name).map(Secret::expose).filter(|text| !text.trim().is_empty());
-        let mut tiers = match text("control/tiers") {
-            Some(text) => Tiers::parse(text),
-            None => Tiers { problems: vec!["control/tiers is not set".into()], ..Tiers::default() },
-        };
+        let mut tiers = text("control/tiers").map(Tiers::parse).unwrap_or_default();
         let app = match text("control/app").map(serde_json::from_str::<AppSettings>) {
             Some(Ok(app)) => Some(app),
             Some(Err(error)) => {
@@ -629,12 +629,6 @@ pub(crate) mod tests {
             assert!(Tiers::parse(odd).problems[0].starts_with("control/tiers"), "{odd}");
         }
         assert!(Tiers::parse(r#"{"tiers": []}"#).problems.is_empty(), "an install that is paused");
-    }
-
-    #[test]
-    fn a_part_that_is_not_set_is_told_of() {
-        let problems = Settings::from_parameters(&BTreeMap::new()).tiers.problems;
-        assert_eq!(problems, ["control/tiers is not set"]);
     }
 
     #[test]

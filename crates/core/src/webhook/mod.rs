@@ -252,6 +252,7 @@ async fn choose<'a, C: WebhookContext>(
     }
     match matching {
         Some(tier) => Ok(Ok(Choice { tier, labels: tier.labels.clone() })),
+        None if self_hosted && !settings.tiers.given => Err(not_set("control/tiers")),
         None if self_hosted && !settings.tiers.problems.is_empty() => {
             let problems = settings.tiers.problems.join("; ");
             Err(Error::Permanent(format!(
