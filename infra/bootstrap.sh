@@ -10,7 +10,8 @@
 # on: every stage ends in an EXIT trap, systemd powers off if a stage is killed, and a timer if one hangs.
 # OSTLER_ROOT is a seam for tests: it stands in front of every path written.
 #
-# The last word goes to the log group as {"ostler":"ended","reason":…}, the reason being one of: done, no-job,
+# The last word goes to the log group as {"ostler":"ended","reason":…,"days":…}; the days are the runner's age since its
+# release was built, by which GitHub is going to refuse it, or -1. The reason is one of: done, no-job,
 # rebooted, max-lifetime, stopped, killed-<systemd's result>, no-metadata, no-credentials, no-user,
 # no-handoff, bad-handoff, delete-unconfirmed, runner-download, runner-checksum, runner-unpack,
 # runner-deprecated (raise RunnerVersion), runner-failed, runner-exit-<code>, bootstrap-failed.
@@ -164,6 +165,7 @@ say() { # text, and anything if it is the first
 hurry() { local try; for try in 1 2 3; do identity && credentials && return; nap 1; done; return 1; }
 
 off() {
+  local built days=-1
   trap 'poweroff || poweroff -f' EXIT
   [ -d "$run" ] || mkdir -p "$run"
   # The other one is saying why: leave it the time.
@@ -171,7 +173,10 @@ off() {
   [ "${1-}" ] && reason=$1
   [ "$reason" ] || read -r reason detail 2>/dev/null <"$run/reason" || reason=killed-${SERVICE_RESULT:-unknown}
   echo "ostler: power off: $reason $detail"
-  hurry && say "{\"ostler\":\"ended\",\"reason\":\"$reason\",\"detail\":\"$detail\",\"runner\":\"$runner\",\"instance\":\"$instance\"}"
+  tick
+  # Archives may give their files no date.
+  built=$(stat -c %Y "$dir/run.sh" 2>/dev/null) && ((built > 0)) && days=$(((now - built) / 86400))
+  hurry && say "{\"ostler\":\"ended\",\"reason\":\"$reason\",\"detail\":\"$detail\",\"runner\":\"$runner\",\"instance\":\"$instance\",\"days\":$days}"
   exit
 }
 

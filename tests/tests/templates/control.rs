@@ -543,6 +543,22 @@ fn alarms_see_each_way_to_fail_and_notify_only_where_someone_listens() {
 }
 
 #[test]
+fn rr_07_a_runner_that_github_will_refuse_and_one_that_it_refused_are_counted() {
+    let template = template("infra/control.yaml");
+    let filters = resources(&template, "AWS::Logs::MetricFilter");
+    let script = text("infra/bootstrap.sh");
+    assert!(script.contains(r#"\"ostler\":\"ended\""#) && script.contains(r#"\"days\":$days"#));
+    let of = |metric: &str| {
+        let its = |filter: &&&Value| {
+            filter["Properties"]["MetricTransformations"][0]["MetricName"] == metric
+        };
+        scalar(&filters.values().find(its).unwrap()["Properties"]["FilterPattern"])
+    };
+    assert!(of("RunnerDeprecated").contains("runner-deprecated"));
+    assert!(of("RunnerOld").contains("$.days > 27"), "before the month is over");
+}
+
+#[test]
 fn nothing_in_the_templates_belongs_to_one_account() {
     for name in [
         "control.src.yaml",

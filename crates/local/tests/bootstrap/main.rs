@@ -307,6 +307,22 @@ async fn rr_07_a_runner_refused_for_its_version_says_so() {
     assert!(world.logged());
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rr_07_the_age_of_the_runner_is_told_before_github_refuses_it() {
+    for (built, days) in [("40 days ago", 40), ("1970-01-01", -1)] {
+        let world = World::new().await;
+        world.install_runner("opt/actions-runner", "echo Running job: 1");
+        let run = world.root().join("opt/actions-runner/run.sh");
+        let touched = Command::new("touch").args(["-d", built]).arg(run).env("TZ", "UTC").status();
+        assert!(touched.unwrap().success());
+        assert_eq!(world.run().await, "done");
+        let edge = world.edge();
+        let (_, word) = edge.events.iter().find(|(_, text)| text.contains("ended")).unwrap();
+        let word: serde_json::Value = serde_json::from_str(word).unwrap();
+        assert_eq!(word["days"], days, "{built}");
+    }
+}
+
 /// As the kernel does when memory runs out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bootstrap_that_is_killed_leaves_no_machine_on() {
