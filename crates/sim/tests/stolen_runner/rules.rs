@@ -59,7 +59,7 @@ fn hold(scene: &Scene, job: u64, status: Status) {
 }
 
 #[test]
-fn f1_a_stolen_runner_is_never_its_own_jobs_supply() {
+fn f1_f9_a_stolen_runner_is_never_its_own_jobs_supply() {
     let scene = Scene::new();
     let mine = scene.accept(&Scene::small());
     let thief = scene.post(&Scene::strange());
