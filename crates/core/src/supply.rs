@@ -477,6 +477,25 @@ mod tests {
     }
 
     #[test]
+    fn of_a_job_of_another_system_only_the_runner_that_was_started_for_it_is_followed() {
+        let world = Small { key: key() };
+        let mut facts = world.facts(1);
+        let labels = Some(Labels::from_joined("a"));
+        let theirs = JobRecord { runner_labels: labels, ..JobRecord::default() };
+        for id in [1, 9] {
+            facts.jobs.insert(JobId(id), Some(theirs.clone()));
+            facts.executions.insert(world.name(id), None);
+        }
+        // The lost one ran a job whose runner could stand in, but it was not started for job 1.
+        facts.runners.insert("lost".into(), ran(9));
+        for (own, supplied) in [(1, true), (5, false)] {
+            facts.executions.insert("lost".into(), Some(running(input(own, "a", "a"))));
+            let found = facts.supply(&job(1), &Labels::new(["a"]), Some("lost"));
+            assert_eq!(found, Ok(supplied), "started for {own}");
+        }
+    }
+
+    #[test]
     fn b10_a_job_that_ended_without_a_runner_needs_none() {
         let world = Small { key: key() };
         let mut facts = world.facts(1);

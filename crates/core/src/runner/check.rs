@@ -760,6 +760,26 @@ mod tests {
         assert_eq!(pause(at(360), &state, true, IDLE), 1800.max(SHORTEST_WAIT));
     }
 
+    #[test]
+    fn no_deadline_is_slept_through() {
+        let quiet = || RunState { checks: 4, online_at: Some(at(-60)), ..state() };
+        let wait = |state: &RunState| pause(at(10), state, false, IDLE);
+        assert_eq!(wait(&quiet()), 900);
+        for (state, seconds) in [
+            (RunState { vanished_at: Some(at(9)), ..quiet() }, 120),
+            (RunState { busy_at: Some(at(8)), ..quiet() }, 120),
+            (RunState { deregistered_at: Some(at(7)), ..quiet() }, 120),
+            (RunState { unregistered_at: Some(at(10)), ..quiet() }, 60),
+            (RunState { idle_at: Some(at(10)), ..quiet() }, 60),
+            (RunState { online_at: Some(at(8)), ..quiet() }, 180),
+            (RunState { online_at: None, boot_seconds: 720, ..quiet() }, 120),
+            (RunState { launched_at: Some(at(-348)), ..quiet() }, 120),
+            (RunState { busy_at: Some(at(8)), idle_at: Some(at(10)), ..quiet() }, 120),
+        ] {
+            assert_eq!(wait(&state), seconds, "{state:?}");
+        }
+    }
+
     fn seen_strategy() -> impl Strategy<Value = Seen> {
         let ran = prop_oneof![
             Just(Ran::Unknown),

@@ -186,6 +186,44 @@ fn f13_supply_that_came_since_it_was_last_looked_for_is_seen_before_a_payment() 
 }
 
 #[test]
+fn a_runner_whose_execution_ended_since_it_was_last_looked_at_is_no_supply() {
+    let scene = Scene::new();
+    let mine = scene.accept(&Scene::small());
+    let settings = scene.world.current_settings();
+    let debts = Debts::new(&scene.world, &settings).unwrap();
+    let own = input(&scene, &mine.runner);
+    assert!(scene.world.run("test", debts.supplied(&own, None)).unwrap().unwrap());
+    // It is aborted, and its cleanup has not begun.
+    scene.ends(&mine.runner);
+    let paid = scene.world.run("test", debts.pay(&own, None, false)).unwrap().unwrap();
+    assert_eq!(paid, Payment::Started(format!("{}-r1", mine.runner)));
+}
+
+#[test]
+fn both_reports_of_a_theft_in_one_batch_cause_one_replacement() {
+    for fails in [false, true] {
+        let scene = Scene::new();
+        let mine = scene.accept(&Scene::small());
+        with_gpu(&scene, &mine);
+        let thief = scene.post(&JobSpec::new(OTHER, &["self-hosted", "gpu"]));
+        scene.takes(&mine.runner, thief);
+        slow(&scene);
+        let event = batch(&[
+            record("line", &scene.line(&mine.runner, thief), 1),
+            record("signed", &scene.signed(&mine.runner, thief), 1),
+        ]);
+        if fails {
+            scene.world.state().plan = Plan::next("Executions.start", 1, Strike::Before);
+        }
+        // Where the one can't be judged, the other is.
+        let wanted: &[&str] = if fails { &["signed"] } else { &[] };
+        assert_eq!(failed(&scene.handle(&event).unwrap()), wanted);
+        assert_eq!(scene.replacements(&[&mine]), [format!("{}-r1", mine.runner)]);
+        assert!((scene.detected("true") - 1.0).abs() < 0.1);
+    }
+}
+
+#[test]
 fn what_no_time_changes_is_not_read_again_for_a_payment() {
     let scene = Scene::new();
     let jobs = chain(&scene, 6);

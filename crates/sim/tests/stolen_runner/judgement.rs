@@ -208,9 +208,16 @@ fn s14_st_10_a_shuffle_between_two_of_ours_starts_nothing() {
     let (a, b) = (scene.accept(&Scene::small()), scene.accept(&Scene::small()));
     scene.takes(&a.runner, b.job);
     scene.world.pass(Duration::from_secs(600));
-    for report in [scene.signed(&a.runner, b.job), scene.line(&a.runner, b.job)] {
-        assert_eq!(scene.judged(&report), 1);
-    }
+    let log = logged(|| {
+        for report in [scene.signed(&a.runner, b.job), scene.line(&a.runner, b.job)] {
+            assert_eq!(scene.judged(&report), 1);
+        }
+    });
+    let told = log
+        .iter()
+        .filter(|line| line["message"].as_str().unwrap().contains("no job lacks a runner"));
+    let told: Vec<_> = told.collect();
+    assert_eq!((told.len(), &told[0]["job"], &told[0]["own"]), (2, &json!(b.job), &json!(a.job)));
     assert!(scene.replacements(&[&a, &b]).is_empty());
     assert!(scene.detected("true") < 0.1 && scene.detected("unneeded") < 0.1);
 }
@@ -417,7 +424,11 @@ fn s16_s17_replacements_are_numbered_up_to_three_and_then_the_metric_says_so() {
     for attempt in 1..=4 {
         let thief = scene.post(&Scene::strange());
         scene.takes(&runner, thief);
-        scene.judged(&scene.line(&runner, thief));
+        let line = scene.line(&runner, thief);
+        let log = logged(|| assert_eq!(scene.judged(&line), 2));
+        let told = log.iter().find(|line| line["metric"] == "StolenRunnerDetected").unwrap();
+        let replaced = if attempt <= 3 { "true" } else { "false" };
+        assert_eq!((&told["level"], &told["replaced"]), (&json!("WARN"), &json!(replaced)));
         let next = format!("{}-r{attempt}", mine.runner);
         let there = crate::common::names(&scene.world).contains(&next);
         assert_eq!(there, attempt <= 3, "{next}");

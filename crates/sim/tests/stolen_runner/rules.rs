@@ -6,8 +6,7 @@ use std::time::Duration;
 use ostler_core::debts::{Debts, Judgement, Payment};
 use ostler_core::job::{JobId, RunnerInput};
 use ostler_core::ports::{Ledger, Ran, RunnerRecord};
-use ostler_core::runner::{self, StepEvent};
-use ostler_sim::github::{JobSpec, Status};
+use ostler_sim::github::{ApiError, Fault, FaultRule, JobSpec, Status, endpoint};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::world::{REPOSITORY, WEBHOOK_SECRET};
 use serde_json::json;
@@ -291,27 +290,73 @@ fn f10_a_check_accounts_for_the_runner_that_its_job_is_found_on() {
     scene.takes(&b.runner, a.job);
     scene.online(&a.runner);
     // The word about b's runner is lost.
-    check(&scene, &a.runner);
+    scene.check(&a.runner, &json!({}));
     let id = JobId(i64::try_from(a.job).unwrap());
     assert!(matches!(scene.ran(&b.runner), Ran::Job { id: found, .. } if found == id));
     assert_eq!(scene.ran(&a.runner), Ran::Unknown);
     assert!(scene.replacements(&[&a, &b]).is_empty());
 }
 
-/// A check of a runner whose machine was launched a moment ago and has claimed its registration.
-fn check(scene: &Scene, runner: &str) {
-    let (mut job, now) = {
-        let state = scene.world.state();
-        (state.executions[runner].input.clone(), state.now)
-    };
-    job["run"] = json!({"state": {"next": "wait", "instance": "i-0123456789abcdef0", "launchedAt": now.millis(),
-        "lifetimeSeconds": 21_600, "bootSeconds": 300, "claimed": true}});
-    let event =
-        json!({"step": "check", "runnerName": runner, "startedAt": now.to_string(), "job": job});
-    let event = StepEvent::read(&event).unwrap();
-    let settings = scene.world.current_settings();
-    let checked = runner::run(&scene.world, &settings, &event);
-    scene.world.run("check", checked).unwrap().unwrap();
+/// Nobody is told of a thief that we can't see and that works for hours, but the runner's own checks.
+#[test]
+fn f9_a_theft_of_which_no_word_came_is_found_by_a_check() {
+    let mut history = begin(24);
+    history.courier = Box::new(|event, _| match event.action.as_deref() {
+        Some("in_progress") => vec![],
+        _ => vec![seconds(1)],
+    });
+    history.printer = Box::new(|_, _| vec![]);
+    let job = history.post(&small());
+    rob_for(&mut history, job, hours(3));
+    let found = verdict(&mut history, Allowance { surplus: 0, longest_wait: minutes(12) });
+    assert!(found.is_empty(), "{found:#?}\n{}", story(&history));
+    assert_eq!(runners(&history), 2);
+    assert!(history.world.metric("RunnerTaken") > 0.5);
+}
+
+#[test]
+fn bf_02_an_idle_time_of_zero_still_needs_two_readings_of_a_runner_that_is_online() {
+    let scene = Scene::new();
+    let mine = scene.accept(&Scene::small());
+    let now = scene.world.state().now;
+    scene.world.state().executions.get_mut(&mine.runner).unwrap().input["maxIdleSeconds"] =
+        json!(0);
+    scene.online(&mine.runner);
+    hold(&scene, mine.job, Status::Waiting);
+    // Without a job since it was registered, which was long before it was there.
+    let booting = json!({"idleAt": now.millis() - 240_000, "checks": 3});
+    let state = scene.check(&mine.runner, &booting);
+    assert!(state.get("deregisteredAt").is_none(), "{state}");
+    assert_eq!(state["waitSeconds"], 60);
+    scene.world.pass(seconds(60));
+    let state = scene.check(&mine.runner, &state);
+    assert!(state.get("deregisteredAt").is_some(), "{state}");
+}
+
+#[test]
+fn rr_12_bf_10_a_removal_that_is_refused_means_that_the_runner_is_at_work() {
+    let scene = Scene::new();
+    let mine = scene.accept(&Scene::small());
+    scene.online(&mine.runner);
+    hold(&scene, mine.job, Status::Waiting);
+    scene.world.state().executions.get_mut(&mine.runner).unwrap().input["maxIdleSeconds"] =
+        json!(60);
+    let state = scene.check(&mine.runner, &json!({}));
+    scene.world.pass(seconds(90));
+    scene.world.state().github.add_fault(FaultRule {
+        method: "DELETE".into(),
+        template: endpoint::ORG_RUNNER.into(),
+        skip: 0,
+        times: 1,
+        fault: Fault::Refuse(ApiError::new(
+            422,
+            "is currently running a job and cannot be deleted",
+        )),
+    });
+    let state = scene.check(&mine.runner, &state);
+    assert!(state.get("deregisteredAt").is_none() && state.get("busyAt").is_some(), "{state}");
+    assert_eq!(scene.world.metric("IdleRunner"), 0.0);
+    assert_eq!(scene.world.count("check", "Forge.remove_runner"), 1);
 }
 
 #[test]

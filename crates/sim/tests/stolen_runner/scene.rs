@@ -7,6 +7,7 @@ use std::time::Duration;
 use ostler_core::job::JobId;
 use ostler_core::ports::{Executions, Ledger, Ran};
 use ostler_core::report::Report;
+use ostler_core::runner::{self, StepEvent};
 use ostler_core::{Error, stolen};
 use ostler_sim::github::{JobSpec, Poll, Scope, Status};
 use ostler_sim::simulation::log_delivery;
@@ -194,6 +195,27 @@ impl Scene {
             }
         }
         panic!("it came to the dead-letter queue: {report:?}")
+    }
+
+    /// A check of a runner, with what is remembered of it: its machine was launched a moment ago unless
+    /// that says otherwise, and has claimed its registration. Gives what is remembered then.
+    pub fn check(&self, runner: &str, remembered: &Value) -> Value {
+        let (mut job, now) = {
+            let state = self.world.state();
+            (state.executions[runner].input.clone(), state.now)
+        };
+        let mut state = json!({"next": "wait", "instance": "i-0123456789abcdef0", "launchedAt": now.millis(),
+            "lifetimeSeconds": 21_600, "bootSeconds": 300, "claimed": true});
+        for (key, value) in remembered.as_object().unwrap() {
+            state[key] = value.clone();
+        }
+        job["run"] = json!({ "state": state });
+        let event = json!({"step": "check", "runnerName": runner, "startedAt": now.to_string(), "job": job});
+        let event = StepEvent::read(&event).unwrap();
+        let settings = self.world.current_settings();
+        let checked = runner::run(&self.world, &settings, &event);
+        let state = self.world.run("check", checked).unwrap().unwrap();
+        serde_json::to_value(state).unwrap()
     }
 
     /// Delivers lines.
