@@ -136,7 +136,7 @@ fn s14_s16_a_shuffle_without_cover_starts_one_with_the_same_input() {
     assert_eq!(judge(&scene, &[message(&scene, &a.runner, b.job, true, 1)]), 0);
     // Under the name that we give to that job's runners.
     let replacement = format!("{}-r1", scene.world.base_name(REPOSITORY, a.job));
-    assert_eq!(scene.replacements(&[&a, &b]), [replacement.clone()]);
+    assert_eq!(scene.replacements(&[&a, &b]), std::slice::from_ref(&replacement));
     assert_eq!(input(&scene, &replacement), input(&scene, &a.runner), "key by key");
 }
 
