@@ -263,7 +263,10 @@ impl Hooks {
         let now = self.inner.clock.now();
         let state = self.inner.lock();
         let recent = |delivery: &&Delivery| now.since(delivery.delivered_at) < KEPT;
-        state.log.iter().rev().filter(recent).cloned().collect()
+        let mut shown: Vec<Delivery> = state.log.iter().filter(recent).cloned().collect();
+        // They are logged as they end, and the pages go by their ids.
+        shown.sort_unstable_by_key(|delivery| std::cmp::Reverse(delivery.id));
+        shown
     }
 
     /// Sends an event as faults and plans have it.
