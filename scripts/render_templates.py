@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Renders infra/control.yaml from control.src.yaml, orchestrator.asl.json and bootstrap.sh.
+"""Renders infra/control.yaml and infra/byoc-role.yaml from their sources, infra/*.src.yaml, and what these name in double
+braces: infra/parts/*.yaml, orchestrator.asl.json, bootstrap.sh.
 
-    render_templates.py            write infra/control.yaml
-    render_templates.py --check    write nothing; fail if it is not what would be written
+    render_templates.py            write them
+    render_templates.py --check    write nothing; fail if they are not what would be written
 
 CloudFormation takes a template of at most 51,200 bytes without a bucket, and EC2 user data of at most
 16,384. So what only people read goes: comments, blank lines, most of the indentation. The output is still
@@ -37,9 +38,11 @@ HEADER = {
 TEMPLATE_BYTES_MAX = 51_200
 
 BANNER = """\
-# Rendered by `make templates` from control.src.yaml, orchestrator.asl.json and bootstrap.sh. Do not edit.
-# What it makes, how to deploy it, and what deleting it does stand at the top of control.src.yaml.
+# Rendered by `make templates` from {source} and what that names. Do not edit.
+# What it makes, how to deploy it, and what deleting it does stand at the top of {source}.
 """
+
+RENDERED = ("control", "byoc-role")
 
 
 def state_machine(text: str) -> str:
@@ -107,38 +110,53 @@ def compact_yaml(text: str) -> list[str]:
     return out
 
 
-def render(source: str, definition: str, script: str) -> str:
+def with_parts(text: str) -> str:
+    """The text with each line that is only `{{parts/name.yaml}}` replaced by that file, indented as the line was."""
+
+    def part(match: re.Match[str]) -> str:
+        lines = read(match["name"]).splitlines()
+        return "".join(f"{match['indent']}{line}".rstrip() + "\n" for line in lines)
+
+    return re.sub(r"^(?P<indent> *)\{\{(?P<name>parts/[a-z-]+\.yaml)\}\}\n", part, text, flags=re.M)
+
+
+def render(name: str) -> str:
     """The template."""
-    header, body = bootstrap(script)
+    header, body = bootstrap(read("bootstrap.sh"))
     out: list[str] = []
-    for line in compact_yaml(source):
+    for line in compact_yaml(with_parts(read(f"{name}.src.yaml"))):
         if line.strip() == "{{bootstrap.sh}}":
             indent = line[: len(line) - len(line.lstrip())]
             out += [indent + text for text in body]
             continue
         line = line.replace("{{bootstrap.sh header}}", header)
-        line = line.replace("{{orchestrator.asl.json}}", state_machine(definition))
+        if "{{orchestrator.asl.json}}" in line:
+            line = line.replace("{{orchestrator.asl.json}}", state_machine(read("orchestrator.asl.json")))
         if found := re.search(r"\{\{.*?\}\}", line):
-            sys.exit(f"control.src.yaml: nothing is known of {found[0]}")
+            sys.exit(f"{name}.src.yaml: nothing is known of {found[0]}")
         out.append(line)
-    return BANNER + "\n".join(out) + "\n"
+    return BANNER.format(source=f"{name}.src.yaml") + "\n".join(out) + "\n"
+
+
+def read(name: str) -> str:
+    """A file of infra/."""
+    return (INFRA / name).read_text(encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:
     if arguments not in ([], ["--check"]):
         sys.exit(__doc__)
-    read = lambda name: (INFRA / name).read_text(encoding="utf-8")
-    text = render(read("control.src.yaml"), read("orchestrator.asl.json"), read("bootstrap.sh"))
-    size = len(text.encode())
-    if size > TEMPLATE_BYTES_MAX:
-        sys.exit(f"control.yaml would have {size} bytes; CloudFormation takes {TEMPLATE_BYTES_MAX}")
-    target = INFRA / "control.yaml"
-    if arguments:
-        if not target.exists() or target.read_text(encoding="utf-8") != text:
-            sys.exit("infra/control.yaml is stale: run `make templates` and commit it")
-        return
-    target.write_text(text, encoding="utf-8")
-    print(f"infra/control.yaml: {size} of {TEMPLATE_BYTES_MAX} bytes")
+    for name in RENDERED:
+        text, target = render(name), INFRA / f"{name}.yaml"
+        size = len(text.encode())
+        if size > TEMPLATE_BYTES_MAX:
+            sys.exit(f"{target.name} would have {size} bytes; CloudFormation takes {TEMPLATE_BYTES_MAX}")
+        if arguments:
+            if not target.exists() or target.read_text(encoding="utf-8") != text:
+                sys.exit(f"infra/{target.name} is stale: run `make templates` and commit it")
+            continue
+        target.write_text(text, encoding="utf-8")
+        print(f"infra/{target.name}: {size} of {TEMPLATE_BYTES_MAX} bytes")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 //! The handoff port over DynamoDB: `pk = <role id>:<instance id>`, `jit`, `ttl`.
 //!
-//! The key is the instance's own `${aws:userid}`, which is what its role may read and delete.
+//! The key is the instance's own `${aws:userid}`, which is what its role may read and delete. Nothing is read here, so
+//! nothing here needs the permission to.
 
 use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue};
 use ostler_core::Result;
 use ostler_core::ports::{Handoff, Jit};
@@ -47,17 +49,30 @@ impl Handoff for DynamoHandoff {
             })
     }
 
+    /// Asked by a delete on the condition that nothing is there: it deletes nothing, and is refused if something is.
     async fn lies(&self, instance: &str) -> Result<bool> {
-        self.client
-            .get_item()
+        let answer = self
+            .client
+            .delete_item()
             .table_name(&self.table)
             .key(KEY, self.key(instance))
-            .consistent_read(true)
-            .projection_expression(KEY)
+            .condition_expression("attribute_not_exists(#key)")
+            .expression_attribute_names("#key", KEY)
             .send()
-            .await
-            .map(|answer| answer.item.is_some_and(|item| !item.is_empty()))
-            .map_err(|error| sdk_error(&format!("look for the registration of {instance}"), error))
+            .await;
+        match answer {
+            Ok(_) => Ok(false),
+            Err(error)
+                if error
+                    .as_service_error()
+                    .is_some_and(DeleteItemError::is_conditional_check_failed_exception) =>
+            {
+                Ok(true)
+            }
+            Err(error) => {
+                Err(sdk_error(&format!("look for the registration of {instance}"), error))
+            }
+        }
     }
 
     async fn withdraw(&self, instance: &str) -> Result<bool> {
@@ -104,17 +119,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn looking_does_not_fetch_the_secret() {
-        let wire =
-            Wire::new([(200, json!({"Item": {"pk": {"S": "AROA1:i-0a"}}})), (200, json!({}))]);
+    async fn looking_neither_fetches_the_secret_nor_takes_it_away() {
+        let there = json!({"__type": "ConditionalCheckFailedException", "message": "it is there"});
+        let wire = Wire::new([(400, there), (200, json!({}))]);
         let handoff = handoff(&wire).await;
         assert!(handoff.lies("i-0a").await.unwrap());
         assert!(!handoff.lies("i-0a").await.unwrap());
-        let sent = &wire.requests()[0];
-        assert_eq!(
-            (&sent["ProjectionExpression"], &sent["ConsistentRead"]),
-            (&json!("pk"), &json!(true))
-        );
+        let expected = json!({"#target": "DeleteItem", "TableName": "handoff",
+            "Key": {"pk": {"S": "AROA1:i-0a"}}, "ConditionExpression": "attribute_not_exists(#key)",
+            "ExpressionAttributeNames": {"#key": "pk"}});
+        assert_eq!(wire.requests(), [expected.clone(), expected]);
+    }
+
+    #[tokio::test]
+    async fn i6_a_look_that_fails_says_nothing() {
+        let wire = Wire::new([(
+            400,
+            json!({"__type": "ResourceNotFoundException", "message": "no table"}),
+        )]);
+        assert!(handoff(&wire).await.lies("i-0a").await.is_err());
     }
 
     #[tokio::test]

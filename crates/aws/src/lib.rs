@@ -5,6 +5,7 @@
 //! Every adapter is made from one [`SdkConfig`] and makes no call until it is asked something. All errors go
 //! through one table, [`sdk_error`].
 
+mod accounts;
 mod configuration;
 mod confirmations;
 mod credentials;
@@ -27,6 +28,7 @@ use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_config::{BehaviorVersion, ConfigLoader};
 
+pub use accounts::Accounts;
 pub use configuration::SsmConfiguration;
 pub use confirmations::SqsConfirmations;
 pub use credentials::{CredentialNames, SsmCredentials};

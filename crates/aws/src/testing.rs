@@ -19,13 +19,18 @@ use serde_json::{Value, json};
 pub struct Wire {
     answers: Arc<Mutex<VecDeque<(u16, String)>>>,
     requests: Arc<Mutex<Vec<Value>>>,
+    bodies: Arc<Mutex<Vec<String>>>,
 }
 
 impl Wire {
     /// With these answers: status and JSON body.
     pub fn new(answers: impl IntoIterator<Item = (u16, Value)>) -> Self {
-        let answers = answers.into_iter().map(|(status, body)| (status, body.to_string()));
-        Self { answers: Arc::new(Mutex::new(answers.collect())), ..Self::default() }
+        Self::texts(answers.into_iter().map(|(status, body)| (status, body.to_string())))
+    }
+
+    /// With these answers, of services that do not speak JSON.
+    pub fn texts(answers: impl IntoIterator<Item = (u16, String)>) -> Self {
+        Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), ..Self::default() }
     }
 
     /// The configuration of functions, with this wire in the network's place.
@@ -43,11 +48,17 @@ impl Wire {
     pub fn requests(&self) -> Vec<Value> {
         self.requests.lock().unwrap().clone()
     }
+
+    /// The bodies as they were sent.
+    pub fn bodies(&self) -> Vec<String> {
+        self.bodies.lock().unwrap().clone()
+    }
 }
 
 impl HttpConnector for Wire {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let body = request.body().bytes().unwrap_or_default();
+        self.bodies.lock().unwrap().push(String::from_utf8_lossy(body).into_owned());
         let mut seen: Value = serde_json::from_slice(body).unwrap_or(json!({}));
         if let Some(target) = request.headers().get("x-amz-target") {
             seen["#target"] = json!(target.rsplit('.').next());

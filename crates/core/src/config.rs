@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::account::Account;
 use crate::apps::AppCredential;
 use crate::labels::{Labels, MAX_LABEL, MAX_LABELS, SELF_HOSTED};
 use crate::names::NameKey;
@@ -86,6 +87,8 @@ pub struct Tier {
     pub boot_timeout: Duration,
     /// Whether it takes jobs that ask for nothing but `self-hosted`.
     pub accepts_bare_self_hosted: bool,
+    /// The account in which its machines live; `None` for the control plane's own.
+    pub account: Option<Account>,
 }
 
 #[derive(Deserialize)]
@@ -116,6 +119,7 @@ struct RawTier {
     implied_labels: bool,
     #[serde(default)]
     accepts_bare_self_hosted: bool,
+    account: Option<Account>,
 }
 
 fn linux() -> String {
@@ -258,6 +262,9 @@ fn check_tier(raw: RawTier) -> Result<Tier, String> {
     if raw.root_volume_gib.is_some_and(|gib| gib == 0 || gib > 16_384) {
         return Err("root_volume_gib must be 1 to 16384".into());
     }
+    if let Some(problem) = raw.account.as_ref().and_then(Account::problem) {
+        return Err(problem);
+    }
     let runner_group = match raw.runner_group {
         None | Some(serde_json::Value::Null) => None,
         Some(serde_json::Value::Number(id)) => Some(id.to_string()),
@@ -288,6 +295,7 @@ fn check_tier(raw: RawTier) -> Result<Tier, String> {
         max_lifetime: duration("max_lifetime", raw.max_lifetime, "6h", 600)?,
         boot_timeout: duration("boot_timeout", raw.boot_timeout, "5m", 60)?,
         accepts_bare_self_hosted: raw.accepts_bare_self_hosted,
+        account: raw.account,
         name: raw.name,
         labels,
     })

@@ -1,5 +1,6 @@
 //! The domain of Ostler: types, decisions, ports and use cases. No AWS, no HTTP, no clock of its own.
 
+pub mod account;
 pub mod apps;
 pub mod config;
 pub mod debts;

@@ -3,11 +3,14 @@
 use std::process::ExitCode;
 use std::rc::Rc;
 
-use ostler_aws::{DynamoHandoff, DynamoLedger, Patience, SsmConfiguration, StepFunctions};
+use ostler_aws::{
+    Accounts, DynamoHandoff, DynamoLedger, Patience, SdkConfig, SsmConfiguration, StepFunctions,
+};
 use ostler_core::Result;
+use ostler_core::account::Account;
 use ostler_core::ports::{Clock, Configuration, Context, RunnerContext, Telemetry};
 use ostler_core::runner::{self, RunState, StepEvent};
-use ostler_fleet::Ec2Fleet;
+use ostler_fleet::{Ec2Fleet, FleetSettings};
 use ostler_github::ConfiguredGitHub;
 use ostler_lambda::{Emf, Environment, Invocation, SystemClock};
 use serde_json::Value;
@@ -16,6 +19,12 @@ use serde_json::Value;
 const PARAMETERS: [&str; 5] =
     ["control/tiers", "control/app", "control/apps", "control/app-private-key", "control/name-key"];
 
+/// What there is for runners in one account.
+struct Runners {
+    fleet: Ec2Fleet<SystemClock>,
+    handoff: DynamoHandoff,
+}
+
 struct Orchestrator {
     clock: SystemClock,
     telemetry: Emf<SystemClock>,
@@ -23,39 +32,77 @@ struct Orchestrator {
     forge: ConfiguredGitHub<SsmConfiguration<SystemClock>, SystemClock>,
     ledger: DynamoLedger<SystemClock>,
     executions: StepFunctions,
-    fleet: Ec2Fleet<SystemClock>,
-    handoff: DynamoHandoff,
+    owner: String,
+    home: Rc<Runners>,
+    elsewhere: Accounts<Runners>,
 }
 
-impl Context for Orchestrator {
+impl Orchestrator {
+    /// Where a runner's machine is or will be.
+    async fn at(&self, account: Option<&Account>) -> Result<Here<'_>> {
+        let runners = match account {
+            None => Rc::clone(&self.home),
+            Some(account) => {
+                let make = |aws: &SdkConfig| {
+                    let account = account.clone();
+                    let fleet = FleetSettings {
+                        owner: self.owner.clone(),
+                        subnets: account.subnets,
+                        on_demand_template: account.template_on_demand,
+                        spot_template: account.template_spot,
+                    };
+                    runners(aws, fleet, &account.handoff_table, &account.runner_role_id)
+                };
+                self.elsewhere.get(account, make).await?
+            }
+        };
+        Ok(Here { orchestrator: self, runners })
+    }
+}
+
+fn runners(aws: &SdkConfig, fleet: FleetSettings, table: &str, role: &str) -> Result<Runners> {
+    Ok(Runners {
+        // The age of what a process keeps is counted in its own, real time, whatever the world's clock says.
+        fleet: Ec2Fleet::new(aws, fleet, SystemClock::REAL)?,
+        handoff: DynamoHandoff::new(aws, table, role),
+    })
+}
+
+/// The orchestrator, in one account.
+struct Here<'a> {
+    orchestrator: &'a Orchestrator,
+    runners: Rc<Runners>,
+}
+
+impl Context for Here<'_> {
     type Ledger = DynamoLedger<SystemClock>;
     type Executions = StepFunctions;
     type Forge = ConfiguredGitHub<SsmConfiguration<SystemClock>, SystemClock>;
     fn ledger(&self) -> &Self::Ledger {
-        &self.ledger
+        &self.orchestrator.ledger
     }
     fn executions(&self) -> &Self::Executions {
-        &self.executions
+        &self.orchestrator.executions
     }
     fn forge(&self) -> &Self::Forge {
-        &self.forge
+        &self.orchestrator.forge
     }
     fn clock(&self) -> &impl Clock {
-        &self.clock
+        &self.orchestrator.clock
     }
     fn telemetry(&self) -> &impl Telemetry {
-        &self.telemetry
+        &self.orchestrator.telemetry
     }
 }
 
-impl RunnerContext for Orchestrator {
+impl RunnerContext for Here<'_> {
     type Fleet = Ec2Fleet<SystemClock>;
     type Handoff = DynamoHandoff;
     fn fleet(&self) -> &Self::Fleet {
-        &self.fleet
+        &self.runners.fleet
     }
     fn handoff(&self) -> &Self::Handoff {
-        &self.handoff
+        &self.runners.handoff
     }
 }
 
@@ -66,15 +113,15 @@ async fn start(mut environment: Environment) -> Result<Orchestrator> {
     let ledger = environment.text("OSTLER_LEDGER_TABLE");
     let handoff = environment.text("OSTLER_HANDOFF_TABLE");
     let role = environment.text("OSTLER_RUNNER_ROLE_ID");
-    let fleet = ostler_fleet::FleetSettings {
-        owner: environment.text("OSTLER_OWNER"),
+    let owner = environment.text("OSTLER_OWNER");
+    let fleet = FleetSettings {
+        owner: owner.clone(),
         subnets: environment.list("OSTLER_SUBNET_IDS"),
         on_demand_template: environment.text("OSTLER_TEMPLATE_ON_DEMAND"),
         spot_template: environment.text("OSTLER_TEMPLATE_SPOT"),
     };
     environment.check()?;
     let aws = ostler_aws::sdk_config(Patience::STEP).await;
-    // The age of what a process keeps is counted in its own, real time, whatever the world's clock says.
     let configuration =
         Rc::new(SsmConfiguration::new(&aws, &prefix, &PARAMETERS, SystemClock::REAL));
     Ok(Orchestrator {
@@ -84,15 +131,18 @@ async fn start(mut environment: Environment) -> Result<Orchestrator> {
         configuration,
         ledger: DynamoLedger::new(&aws, &ledger, clock),
         executions: StepFunctions::new(&aws, &machine)?,
-        fleet: Ec2Fleet::new(&aws, fleet, SystemClock::REAL)?,
-        handoff: DynamoHandoff::new(&aws, &handoff, &role),
+        home: Rc::new(runners(&aws, fleet, &handoff, &role)?),
+        elsewhere: Accounts::new(&aws, "ostler-orchestrator"),
+        owner,
     })
 }
 
 async fn handle(orchestrator: &Orchestrator, event: Value, _: &Invocation) -> Result<RunState> {
     let event = StepEvent::read(&event)?;
     let settings = orchestrator.configuration.settings().await?;
-    runner::run(orchestrator, &settings, &event).await
+    let here = orchestrator.at(event.account(&settings)).await;
+    let here = runner::waited_for(&orchestrator.telemetry, &event, here)?;
+    runner::run(&here, &settings, &event).await
 }
 
 fn main() -> ExitCode {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::template::{Stack, list, parse, path, resources, scalar, template, text};
+use crate::template::{Stack, TEMPLATES, list, parse, path, resources, scalar, template, text};
 
 /// Of a template handed over with the request (CloudFormation quotas).
 const TEMPLATE_BYTES_MAX: usize = 51_200;
@@ -31,19 +31,37 @@ fn the_rendered_template_is_fresh() {
 
 #[test]
 fn rendering_takes_away_what_people_read_and_nothing_else() {
-    let source = text("infra/control.src.yaml")
-        .replace("{{bootstrap.sh}}", "the script")
-        .replace("{{bootstrap.sh header}}", "its header")
-        .replace("{{orchestrator.asl.json}}", "the definition");
-    let mut rendered = template("infra/control.yaml");
-    rendered["Mappings"]["Bootstrap"]["Script"]["Body"] = "the script\n".into();
-    rendered["Resources"]["StateMachine"]["Properties"]["DefinitionString"] =
-        json!({"Fn::Sub": "the definition"});
-    for id in ["OnDemandTemplate", "SpotTemplate"] {
-        let data = &mut rendered["Resources"][id]["Properties"]["LaunchTemplateData"];
-        data["UserData"]["Fn::Base64"]["Fn::Join"][1][0] = json!({"Fn::Sub": "its header"});
+    for name in ["control", "byoc-role"] {
+        let source = with_parts(&text(&format!("infra/{name}.src.yaml")))
+            .replace("{{bootstrap.sh}}", "the script")
+            .replace("{{bootstrap.sh header}}", "its header")
+            .replace("{{orchestrator.asl.json}}", "the definition");
+        let mut rendered = template(&format!("infra/{name}.yaml"));
+        rendered["Mappings"]["Bootstrap"]["Script"]["Body"] = "the script\n".into();
+        if let Some(machine) = rendered["Resources"].get_mut("StateMachine") {
+            machine["Properties"]["DefinitionString"] = json!({"Fn::Sub": "the definition"});
+        }
+        for id in ["OnDemandTemplate", "SpotTemplate"] {
+            let data = &mut rendered["Resources"][id]["Properties"]["LaunchTemplateData"];
+            data["UserData"]["Fn::Base64"]["Fn::Join"][1][0] = json!({"Fn::Sub": "its header"});
+        }
+        assert_eq!(rendered, parse(&source), "{name}");
     }
-    assert_eq!(rendered, parse(&source));
+}
+
+/// A source with its parts put in, each line of a part indented as the line that names it.
+fn with_parts(source: &str) -> String {
+    let expand = |line: &str| {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        match line.trim().strip_prefix("{{parts/").and_then(|name| name.strip_suffix("}}")) {
+            Some(name) => {
+                let part = text(&format!("infra/parts/{name}"));
+                part.lines().map(|line| format!("{indent}{line}\n")).collect()
+            }
+            None => format!("{line}\n"),
+        }
+    };
+    source.lines().map(expand).collect()
 }
 
 #[test]
@@ -62,7 +80,7 @@ fn the_rendered_state_machine_is_the_source_without_comments() {
 
 #[test]
 fn each_template_fits_into_the_request() {
-    for name in ["infra/control.yaml", "infra/network.yaml", "infra/reaper.yaml"] {
+    for name in TEMPLATES {
         let bytes = text(name).len();
         assert!(bytes <= TEMPLATE_BYTES_MAX, "{name} has {bytes} bytes");
     }
@@ -565,6 +583,10 @@ fn nothing_in_the_templates_belongs_to_one_account() {
         "control.yaml",
         "network.yaml",
         "reaper.yaml",
+        "byoc-role.src.yaml",
+        "byoc-role.yaml",
+        "parts/runner-compute.yaml",
+        "parts/runners.yaml",
         "orchestrator.asl.json",
         "bootstrap.sh",
     ] {

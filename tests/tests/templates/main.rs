@@ -3,10 +3,12 @@
 // All of this is test code, which the lints on panics can't see outside of the test functions themselves.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod byoc;
 mod control;
 mod iam;
 mod janitor;
 mod network;
+mod policy;
 mod reaper;
 mod state_machine;
 mod template;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::iam::{allowed, may, statements};
+use crate::policy::{Cases, allowed, statements};
 use crate::template::{Stack, resources, scalar, template, text};
 
 const TEMPLATE: &str = "infra/reaper.yaml";
@@ -167,23 +167,31 @@ fn it_ends_and_cancels_what_carries_the_owners_tag_and_does_nothing_else() {
         let stack = Stack::new(&template, values);
         let key = format!("aws:ResourceTag/{tag}");
         let arn = |rest: &str| format!("arn:aws:ec2:eu-west-1:111122223333:{rest}");
+        let mut asked = Cases::of(&stack, "Role");
         for (action, resource) in [
             ("ec2:TerminateInstances", arn("instance/i-1")),
             ("ec2:CancelSpotInstanceRequests", arn("spot-instances-request/sir-1")),
         ] {
-            let may = |context: &[(&str, &str)]| may(&stack, "Role", action, &resource, context);
-            assert!(may(&[(&key, "acme")]), "{action} of its own by {tag}");
-            assert!(!may(&[(&key, "other")]), "{action} of another's");
-            assert!(!may(&[]), "{action} of what has no tag");
-            assert!(!may(&[("aws:ResourceTag/other", "acme")]), "{action} by another tag");
+            asked.allows(action, &resource, &[(&key, "acme")]);
+            asked.refuses("another's", action, &resource, &[(&key, "other")]);
+            asked.refuses("what has no tag", action, &resource, &[]);
+            asked.refuses(
+                "by another tag",
+                action,
+                &resource,
+                &[("aws:ResourceTag/other", "acme")],
+            );
             let abroad = resource.replace("eu-west-1", "us-east-1");
-            assert!(!super::iam::may(&stack, "Role", action, &abroad, &[(&key, "acme")]));
+            asked.refuses("in another region", action, &abroad, &[(&key, "acme")]);
         }
         for action in ["ec2:DescribeInstances", "ec2:DescribeSpotInstanceRequests"] {
-            let here = [("aws:RequestedRegion", "eu-west-1")];
-            assert!(may(&stack, "Role", action, "*", &here), "{action}");
-            assert!(!may(&stack, "Role", action, "*", &[("aws:RequestedRegion", "us-east-1")]));
+            asked.allows(action, "*", &[("aws:RequestedRegion", "eu-west-1")]);
+            asked.refuses("elsewhere", action, "*", &[("aws:RequestedRegion", "us-east-1")]);
         }
+        for action in ["ec2:StopInstances", "ec2:ModifyInstanceAttribute", "ec2:StartInstances"] {
+            asked.refuses("nothing else", action, &arn("instance/i-1"), &[(&key, "acme")]);
+        }
+        asked.hold();
         let all = [
             "ec2:CancelSpotInstanceRequests",
             "ec2:DescribeInstances",

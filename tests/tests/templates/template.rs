@@ -6,6 +6,15 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 use serde_yaml_ng::Value as Yaml;
 
+/// All templates as they are deployed.
+pub const TEMPLATES: [&str; 5] = [
+    "infra/byoc-role.yaml",
+    "infra/control.yaml",
+    "infra/network.yaml",
+    "infra/reaper.yaml",
+    "infra/registration-janitor.yaml",
+];
+
 /// A file of the project.
 pub fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(name)

@@ -3,6 +3,8 @@
 use serde_json::Value;
 use tracing::warn;
 
+use crate::account::Account;
+use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::job::RunnerInput;
 use crate::names::is_plausible;
@@ -53,6 +55,16 @@ pub struct StepEvent {
 }
 
 impl StepEvent {
+    /// The account in which the runner's machine is or will be; `None` for the control plane's own. One that was
+    /// launched stays where it is, whatever became of its tier. Of one that is not known to have been launched only
+    /// the tier can tell.
+    pub fn account<'a>(&'a self, settings: &'a Settings) -> Option<&'a Account> {
+        if self.step != Step::Launch && self.state.instance.is_some() {
+            return self.state.account.as_ref();
+        }
+        settings.tiers.get(&self.input.provider)?.account.as_ref()
+    }
+
     /// Reads an invocation.
     pub fn read(event: &Value) -> Result<Self> {
         if event.get("detail-type").is_some() {
@@ -152,6 +164,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::config::Tiers;
 
     #[test]
     fn steps_are_read_as_the_state_machine_sends_them() {
@@ -194,6 +207,55 @@ mod tests {
         assert_eq!((read.step, read.outcome), (Step::Cleanup, Outcome::Orphaned));
         assert_eq!(read.started.seconds(), 1_796_000_000);
         assert_eq!(read.ended, Some(Timestamp::from_millis(1_796_000_060_000)));
+    }
+
+    #[test]
+    fn a_runner_is_looked_after_where_it_was_launched() {
+        let account = |id: &str| {
+            json!({"role_arn": "arn:aws:iam::444455556666:role/r", "external_id": id, "region": "eu-central-1",
+                "subnets": ["subnet-1"], "template_on_demand": "lt-1:1", "template_spot": "lt-2:1",
+                "handoff_table": "handoff", "runner_role_id": "AROA1"})
+        };
+        let settings = |account: Option<Value>| {
+            let mut tier = json!({"name": "t", "architecture": "x64", "images": ["ami-1"],
+                "instance_types": ["m7i.large"]});
+            if let Some(account) = account {
+                tier["account"] = account;
+            }
+            let tiers = Tiers::parse(&json!({"tiers": [tier]}).to_string());
+            assert_eq!(tiers.problems, Vec::<String>::new());
+            Settings { tiers, ..Settings::default() }
+        };
+        let event = |step: &str, state: Value| {
+            StepEvent::read(&json!({"step": step, "runnerName": "widgets-7-abc",
+                "startedAt": "2026-11-30T12:00:00Z", "job": {"owner": "acme", "repo": "widgets",
+                "jobId": 7, "provider": "t", "run": {"state": state}}}))
+            .unwrap()
+        };
+        let of = |event: &StepEvent, settings: &Settings| {
+            event.account(settings).map(|account| account.external_id.clone())
+        };
+        let (here, there) = (settings(None), settings(Some(account("of-the-tier"))));
+        let home = json!({"instance": "i-1"});
+        let away = json!({"instance": "i-1", "account": account("of-the-launch")});
+        for step in ["register", "check", "cleanup"] {
+            assert_eq!(of(&event(step, away.clone()), &there).as_deref(), Some("of-the-launch"));
+            assert_eq!(of(&event(step, away.clone()), &here).as_deref(), Some("of-the-launch"));
+            assert_eq!(
+                of(&event(step, home.clone()), &there),
+                None,
+                "{step}: it was launched at home"
+            );
+        }
+        // Not launched yet, or launched by a step whose answer was lost.
+        for step in ["launch", "cleanup"] {
+            let event = event(step, json!({}));
+            assert_eq!(of(&event, &there).as_deref(), Some("of-the-tier"), "{step}");
+            assert_eq!(of(&event, &here), None, "{step}");
+        }
+        // A launch goes where the tier says now, also after one that came to nothing.
+        assert_eq!(of(&event("launch", away), &there).as_deref(), Some("of-the-tier"));
+        assert_eq!(of(&event("cleanup", json!({})), &Settings::default()), None);
     }
 
     #[test]

@@ -263,6 +263,7 @@ fn launched(state: RunState, tier: &Tier, instance: String, now: Timestamp) -> R
         waits: 0,
         token_used: false,
         instance: Some(instance),
+        account: tier.account.clone(),
         launched_at: Some(now),
         lifetime_seconds: tier.max_lifetime.as_secs(),
         boot_seconds: tier.boot_timeout.as_secs(),

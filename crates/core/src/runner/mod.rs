@@ -23,9 +23,7 @@ use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::ports::{RunnerContext, Telemetry};
 
-/// Runs one step. What only an operator can mend (a key that GitHub refuses, a permission that is missing)
-/// is waited for like anything else that passes: a runner's life does not end by it, so that mending it
-/// in time costs no job. It is told by the metric `ConfigurationError`.
+/// Runs one step.
 pub async fn run<C: RunnerContext>(
     context: &C,
     settings: &Settings,
@@ -37,10 +35,21 @@ pub async fn run<C: RunnerContext>(
         Step::Check => check::check(context, settings, event).await,
         Step::Cleanup => cleanup::cleanup(context, settings, event).await,
     };
+    waited_for(context.telemetry(), event, outcome)
+}
+
+/// What only an operator can mend (a key that GitHub refuses, a permission that is missing) is waited for like anything
+/// else that passes: a runner's life does not end by it, so that mending it in time costs no job. It is told by the
+/// metric `ConfigurationError`.
+pub fn waited_for<T>(
+    telemetry: &impl Telemetry,
+    event: &StepEvent,
+    outcome: Result<T>,
+) -> Result<T> {
     match outcome {
         Err(Error::Permanent(reason)) => {
             error!(runner = event.runner, reason, "an operator has to act");
-            context.telemetry().count("ConfigurationError", None, 1.0);
+            telemetry.count("ConfigurationError", None, 1.0);
             Err(Error::Later { after: state::LONGEST_WAIT, reason })
         }
         Err(Error::Later { after, reason }) if matches!(event.step, Step::Launch | Step::Check) => {

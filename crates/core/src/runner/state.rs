@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::account::Account;
 use crate::names::fraction;
 use crate::ports::RunnerRecord;
 use crate::time::Timestamp;
@@ -58,6 +59,9 @@ pub struct RunState {
     /// The instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
+    /// The account in which it was launched; `None` for the control plane's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub account: Option<Account>,
     /// When it was launched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub launched_at: Option<Timestamp>,
