@@ -35,7 +35,12 @@ pub async fn run<C: RunnerContext>(
         Step::Check => check::check(context, settings, event).await,
         Step::Cleanup => cleanup::cleanup(context, settings, event).await,
     };
-    waited_for(context.telemetry(), event, outcome)
+    match outcome {
+        Err(Error::Later { after, reason }) if matches!(event.step, Step::Launch | Step::Check) => {
+            Ok(told_later(event, after, reason))
+        }
+        other => waited_for(context.telemetry(), event, other),
+    }
 }
 
 /// What only an operator can mend (a key that GitHub refuses, a permission that is missing) is waited for like anything
@@ -51,9 +56,6 @@ pub fn waited_for<T>(
             error!(runner = event.runner, reason, "an operator has to act");
             telemetry.count("ConfigurationError", None, 1.0);
             Err(Error::Later { after: state::LONGEST_WAIT, reason })
-        }
-        Err(Error::Later { after, reason }) if matches!(event.step, Step::Launch | Step::Check) => {
-            Ok(told_later(event, after, reason))
         }
         other => other,
     }
