@@ -39,8 +39,9 @@ const MAX_NAMED: usize = 20;
 /// next one would put it in the dead-letter queue, which is for what an operator can mend.
 const MAX_LINE_RECEIVES: u32 = 4;
 
-/// Handles one Lambda event: a delivery of CloudWatch Logs, or a batch of SQS records. `may_begin` says
-/// whether there is time to begin something; what is left is answered as failed.
+/// Handles one Lambda event: a delivery of CloudWatch Logs, some of them that came through a delivery stream from
+/// other accounts, or a batch of SQS records. `may_begin` says whether there is time to begin something; what is left
+/// is answered as failed.
 pub async fn handle<C: ReportContext>(
     context: &C,
     event: &Value,
@@ -49,10 +50,15 @@ pub async fn handle<C: ReportContext>(
     if let Some(data) = event.pointer("/awslogs/data").and_then(Value::as_str) {
         return receive(context, data, may_begin).await.map(|()| Value::Null);
     }
+    if event.get("deliveryStreamArn").is_some()
+        && let Some(records) = event.get("records").and_then(Value::as_array)
+    {
+        return receive_stream(context, records, may_begin).await;
+    }
     let Some(records) = event.get("Records").and_then(Value::as_array) else {
         return Err(Error::Permanent(
             "the event is neither a CloudWatch Logs delivery (awslogs.data, a text) nor a batch of SQS \
-             records (Records, a list)"
+             records (Records, a list) nor one of a delivery stream (deliveryStreamArn, records)"
                 .into(),
         ));
     };
@@ -60,6 +66,36 @@ pub async fn handle<C: ReportContext>(
     let failed = judge(context, &records, may_begin).await?;
     let failed: Vec<_> = failed.iter().map(|id| json!({ "itemIdentifier": id })).collect();
     Ok(json!({ "batchItemFailures": failed }))
+}
+
+/// Log deliveries of other accounts, which come through a delivery stream whose processor this is. It wants to know what
+/// became of each record: what was handled is dropped, so that nothing is ever stored, and what can't be read is marked,
+/// and kept by the stream for whoever looks into it. An error has the stream ask again, three times.
+async fn receive_stream<C: ReportContext>(
+    context: &C,
+    records: &[Value],
+    may_begin: impl Fn() -> bool,
+) -> Result<Value> {
+    let (mut answers, mut passing) = (Vec::new(), None);
+    for record in records {
+        let text = |key: &str| record.get(key).and_then(Value::as_str).unwrap_or_default();
+        let result = match receive(context, text("data"), &may_begin).await {
+            Ok(()) => "Dropped",
+            Err(Error::Permanent(reason)) => {
+                warn!(reason, "a record of the delivery stream is left to it");
+                "ProcessingFailed"
+            }
+            Err(failure) => {
+                passing.get_or_insert(failure);
+                continue;
+            }
+        };
+        answers.push(json!({"recordId": text("recordId"), "result": result, "data": text("data")}));
+    }
+    match passing {
+        Some(failure) => Err(failure),
+        None => Ok(json!({ "records": answers })),
+    }
 }
 
 /// Queues the reports of a delivery. An error has CloudWatch Logs deliver it again: a lost report is a

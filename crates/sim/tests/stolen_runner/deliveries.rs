@@ -38,6 +38,55 @@ fn queue(scene: &Scene) -> Vec<(Value, String)> {
     }
 }
 
+/// What a delivery stream hands to its processor.
+fn streamed(records: &[(&str, Value)]) -> Value {
+    let record = |(id, data): &(&str, Value)| json!({"recordId": id, "approximateArrivalTimestamp": 1, "data": data});
+    json!({"invocationId": "i", "deliveryStreamArn": "arn:aws:firehose:us-east-1:123456789012:deliverystream/s",
+        "region": "us-east-1", "records": records.iter().map(record).collect::<Vec<_>>()})
+}
+
+fn results(answer: &Value) -> Vec<(&str, &str)> {
+    let records = answer["records"].as_array().unwrap().iter();
+    records.map(|it| (it["recordId"].as_str().unwrap(), it["result"].as_str().unwrap())).collect()
+}
+
+/// Runners of other accounts: their lines are no more trusted than those at home.
+#[test]
+fn r68_lines_of_other_accounts_are_queued_like_those_at_home() {
+    let scene = Scene::new();
+    let data = |lines: &[&str]| log_delivery(lines)["awslogs"]["data"].clone();
+    let event = streamed(&[
+        ("1", data(&[&line("w-1"), &line("w-2")])),
+        ("2", data(&["nothing of ours"])),
+        ("3", data(&[&line("w-3")])),
+    ]);
+    let answer = scene.handle(&event).unwrap();
+    assert_eq!(results(&answer), [("1", "Dropped"), ("2", "Dropped"), ("3", "Dropped")]);
+    let queued = queue(&scene);
+    let groups: Vec<_> = queued.iter().map(|(_, group)| group.as_str()).collect();
+    assert_eq!(groups, ["log/w-1", "log/w-2", "log/w-3"], "as lines, not as GitHub's word");
+    assert!(queued.iter().all(|(body, _)| body.get("jobId").is_none()));
+}
+
+#[test]
+fn i8_a_record_of_the_stream_that_can_not_be_read_costs_the_others_nothing() {
+    let scene = Scene::new();
+    let good = log_delivery(&[&line("w-1")])["awslogs"]["data"].clone();
+    let event = streamed(&[("a", json!("%%%")), ("b", good), ("c", json!(7)), ("d", json!(null))]);
+    let answer = scene.handle(&event).unwrap();
+    let failed = "ProcessingFailed";
+    assert_eq!(results(&answer), [("a", failed), ("b", "Dropped"), ("c", failed), ("d", failed)]);
+    assert_eq!(queue(&scene).len(), 1);
+    // A queue that fails has the stream ask again, and the queue drops what it has already.
+    let again = log_delivery(&[&line("w-2")])["awslogs"]["data"].clone();
+    let event = streamed(&[("a", again.clone()), ("b", again)]);
+    scene.world.state().plan = Plan::next("Reports.send_batch", 99, Strike::After);
+    assert!(matches!(scene.handle(&event), Err(Error::Transient(_))));
+    scene.world.state().plan = Plan::default();
+    scene.handle(&event).unwrap();
+    assert_eq!(queue(&scene).len(), 1);
+}
+
 fn failures(answer: &Value) -> Vec<&str> {
     let failures = answer["batchItemFailures"].as_array().unwrap();
     failures.iter().map(|failure| failure["itemIdentifier"].as_str().unwrap()).collect()
