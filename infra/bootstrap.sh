@@ -57,14 +57,14 @@ nap() { local ms=$(($1 * 500 + RANDOM % ($1 * 1000))) s; printf -v s '%d.%03d' $
 imds() { # path...: a line "<value> <status>" for each
   local urls=() p
   for p; do urls+=("http://169.254.169.254/latest/meta-data/$p"); done
-  answer=$(curl -sf -m 5 -w ' %{http_code}\n' -K - "${urls[@]}" <<<"header = \"X-aws-ec2-metadata-token: $token\"")
+  answer=$(curl -sf --noproxy '*' -m 5 -w ' %{http_code}\n' -K - "${urls[@]}" <<<"header = \"X-aws-ec2-metadata-token: $token\"")
   [ "$answer" ]
 }
 
 # Asked for once a boot: the later stages find the answer beside the reason.
 identity() {
   local v i t=tags/instance/ostler
-  token=$(curl -sf -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 21600' \
+  token=$(curl -sf --noproxy '*' -m 5 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 21600' \
     http://169.254.169.254/latest/api/token) && [ "$token" ] || return
   [ "$role" ] || read -r instance role runner 2>/dev/null <"$run/self"
   [ "$role" ] && return

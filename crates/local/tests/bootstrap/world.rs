@@ -25,8 +25,11 @@ use tempfile::TempDir;
 
 /// World seconds per second. A pause of the script's takes 20 ms, and a request about one world second.
 const SCALE: f64 = 50.0;
-/// World seconds a machine has to come up, unless a test says otherwise.
-const BOOT_TIMEOUT: &str = "90";
+/// World seconds a machine has to come up, unless a test says otherwise: real time in plenty, whatever else the
+/// computer does.
+const BOOT_TIMEOUT: &str = "1800";
+/// The same where a test waits for their end.
+pub const SHORT_BOOT_TIMEOUT: &str = "90";
 /// Real time within which every machine of a test must be off, on a computer that is busy otherwise.
 const PATIENCE: Duration = Duration::from_secs(60);
 pub const ID: &str = "i-0123456789abcdef0";
