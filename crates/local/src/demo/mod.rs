@@ -11,15 +11,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use ostler_core::config::Tiers;
 use ostler_core::time::Timestamp;
 use ostler_sim::ec2::{Fault, LaunchRule, Market, PoolMatch};
-use ostler_sim::github::{Job, Status, Turn};
+use ostler_sim::github::{Job, JobSpec, Status, Turn};
+use serde_json::json;
 
 use crate::github::RawHook;
 use crate::world::World;
-use record::{Expected, JobRecord, Summary};
-pub use scenario::tiers;
-use scenario::{Act, REPOSITORIES, STRANGE, scenario};
+use record::{Counts, Expected, JobRecord, Summary};
+use remains::WARM;
+use scenario::{Act, REPOSITORIES, RUBBISH, STRANGE, scenario};
+pub use scenario::{plague, tiers};
 
 /// Between two looks at the world, in real time.
 const LOOK: Duration = Duration::from_millis(400);
@@ -47,20 +50,21 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
         known: HashMap::new(),
         deliveries: 0,
         doomed: None,
+        warm: None,
     };
     println!("playing {} jobs at {}× speed", posted(), world.clock.scale());
     for (at, act) in scenario() {
         while world.clock.now().since(demo.start) < at {
             tokio::time::sleep(LOOK).await;
-            demo.look();
+            demo.look()?;
         }
-        demo.act(act)?;
+        demo.act(act).await?;
     }
     let mut remains = remains::Remainder::default();
     loop {
         tokio::time::sleep(LOOK).await;
-        demo.look();
-        let over = demo.jobs.iter().all(JobRecord::is_over);
+        demo.look()?;
+        let over = demo.warm.is_none() && demo.jobs.iter().all(JobRecord::is_over);
         if over && remains.nothing_left(world).await? {
             break;
         }
@@ -69,10 +73,15 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
             break;
         }
     }
-    demo.look();
+    demo.look()?;
     demo.count_executions(&remains.executions(world).await?);
     let found = remains.find(world, &demo.deliveries_of_forged()).await?;
-    let summary = record::sum_up(&demo.jobs, &found, functions(world), world.github.calls());
+    let counts = Counts {
+        calls: functions(world),
+        github_calls: world.github.calls(),
+        metrics: metrics(world),
+    };
+    let summary = record::sum_up(&demo.jobs, &found, counts);
     std::fs::create_dir_all(out).with_context(|| format!("make {}", out.display()))?;
     let json = serde_json::to_string_pretty(&summary)?;
     std::fs::write(out.join("summary.json"), json).context("write summary.json")?;
@@ -85,6 +94,7 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
 fn posted() -> usize {
     let jobs = |(_, act): &(Duration, Act)| match act {
         Act::Post { jobs, .. } => jobs.len(),
+        Act::Plague { .. } | Act::Warm { .. } => 1,
         _ => 0,
     };
     scenario().iter().map(jobs).sum()
@@ -107,6 +117,18 @@ fn functions(world: &World) -> BTreeMap<String, BTreeMap<String, u64>> {
     by_function
 }
 
+/// What our functions counted, by metric; stolen runners also by what came of it.
+fn metrics(world: &World) -> BTreeMap<String, f64> {
+    let mut sums: BTreeMap<String, f64> = BTreeMap::new();
+    for point in world.edge.lambda().metrics() {
+        if let Some(replaced) = point.dimensions.get("Replaced") {
+            *sums.entry(format!("{}, Replaced {replaced}", point.name)).or_default() += point.value;
+        }
+        *sums.entry(point.name).or_default() += point.value;
+    }
+    sums
+}
+
 struct Demo<'a> {
     world: &'a World,
     start: Timestamp,
@@ -115,12 +137,14 @@ struct Demo<'a> {
     known: HashMap<u64, usize>,
     /// The part whose job's machine is to die, and the one that waits for that.
     doomed: Option<(&'static str, &'static str)>,
+    /// The part and the job that wait for a warm runner.
+    warm: Option<(&'static str, JobSpec)>,
     /// How many deliveries were looked at.
     deliveries: usize,
 }
 
 impl Demo<'_> {
-    fn act(&mut self, act: Act) -> anyhow::Result<()> {
+    async fn act(&mut self, act: Act) -> anyhow::Result<()> {
         let github = &self.world.github;
         match act {
             Act::Post { part, jobs, matrix, expected, plan, turn } => {
@@ -142,27 +166,21 @@ impl Demo<'_> {
                     if expected == Expected::Cancelled {
                         github.cancel_job(*id).map_err(refused)?;
                     }
-                    self.known.insert(*id, self.jobs.len());
-                    self.jobs.push(JobRecord {
-                        id: *id,
-                        repository: spec.repository.clone(),
-                        labels: spec.labels.join(","),
-                        part,
-                        expected,
-                        queued: self.world.clock.now(),
-                        launching: None,
-                        online: None,
-                        running: None,
-                        done: None,
-                        runner: None,
-                        conclusion: None,
-                        executions: 0,
-                        answers: Vec::new(),
-                    });
-                    let job = &self.jobs[self.jobs.len() - 1];
-                    progress::print(self.start, job, "queued", job.queued);
+                    self.watch(*id, spec, part, expected);
                 }
             }
+            Act::Plague { part, victims, job } => {
+                let victims = self.jobs.iter().filter(|job| job.part == victims);
+                let victims: Vec<String> = victims.filter_map(JobRecord::started).collect();
+                let job = JobSpec { script: Some(plague(&victims)), ..job };
+                let id = github.post_job(&job).map_err(refused)?;
+                self.watch(id, &job, part, Expected::Served);
+            }
+            Act::Warm { tier, part, job } => {
+                self.start_warm(tier).await?;
+                self.warm = Some((part, job));
+            }
+            Act::Rubbish => self.throw_rubbish().await?,
             Act::Approve(part) => {
                 for job in self.jobs.iter().filter(|job| job.part == part) {
                     github.approve(job.id).map_err(refused)?;
@@ -205,13 +223,82 @@ impl Demo<'_> {
         Ok(())
     }
 
+    fn watch(&mut self, id: u64, spec: &JobSpec, part: &'static str, expected: Expected) {
+        self.known.insert(id, self.jobs.len());
+        let job = JobRecord {
+            id,
+            repository: spec.repository.clone(),
+            labels: spec.labels.join(","),
+            part,
+            expected,
+            queued: self.world.clock.now(),
+            launching: None,
+            online: None,
+            running: None,
+            done: None,
+            runner: None,
+            conclusion: None,
+            executions: 0,
+            answers: Vec::new(),
+        };
+        progress::print(self.start, &job, "queued", job.queued);
+        self.jobs.push(job);
+    }
+
+    /// Starts a runner for no job in particular, as a pool of warm ones would.
+    async fn start_warm(&self, tier: &str) -> anyhow::Result<()> {
+        let tiers = Tiers::parse(&tiers().to_string());
+        let found = tiers.get(tier).with_context(|| format!("there is no tier {tier}"))?;
+        let input = json!({
+            "owner": "acme", "repo": "tools", "jobId": -1, "jobUrl": "", "installationId": -1, "jobLabels": "",
+            "provider": tier, "labels": found.labels.to_string(), "maxIdleSeconds": found.max_idle.as_secs(),
+            "queuedAt": self.world.clock.now().to_string(),
+        });
+        let name = format!("{WARM}{tier}-0123456789abcdef");
+        println!("          {name} is started for no job in particular");
+        let input = json!({
+            "stateMachineArn": self.world.output("StateMachineArn")?,
+            "name": name,
+            "input": input.to_string(),
+        });
+        let client = self.world.edge.client("operator");
+        let started = client.json("states", "AWSStepFunctions.StartExecution", &input).await;
+        started.map(drop).context("start a warm runner")
+    }
+
+    /// Posts the job that waits for a warm runner, once that is there: it gets the job at once.
+    fn use_warm(&mut self, online: &HashMap<&str, bool>) -> anyhow::Result<()> {
+        let there = online.iter().any(|(name, online)| *online && name.starts_with(WARM));
+        if there && let Some((part, job)) = self.warm.take() {
+            let id = self.world.github.post_job(&job).map_err(refused)?;
+            self.watch(id, &job, part, Expected::Served);
+        }
+        Ok(())
+    }
+
+    /// What no function can use: each piece affects itself only, and is counted.
+    async fn throw_rubbish(&self) -> anyhow::Result<()> {
+        println!("          rubbish comes into the report queue, and as a delivery of the log");
+        let (client, queue) =
+            (self.world.edge.client("operator"), self.world.output("ReportQueueUrl")?);
+        for (index, body) in RUBBISH.iter().enumerate() {
+            let id = format!("rubbish-{index}");
+            let input = json!({"QueueUrl": queue, "MessageBody": body, "MessageGroupId": id,
+                "MessageDeduplicationId": id});
+            client.json("sqs", "AmazonSQS.SendMessage", &input).await.context("send rubbish")?;
+        }
+        let function = self.world.output("StolenRunnerFunctionName")?;
+        let event = json!({"awslogs": {"data": "H4sI, and nothing that follows from it"}});
+        self.world.edge.lambda().invoke_async(&function, event.to_string().into());
+        Ok(())
+    }
+
     /// Takes the power from the machine that is to die, once it is there.
     fn lose_machine(&mut self) {
         let Some((part, then)) = self.doomed else { return };
         let Some(job) = self.jobs.iter().find(|job| job.part == part) else { return };
-        let accepted = job.answers.iter().find(|(status, _)| *status == 202);
-        let Some((_, runner)) = accepted else { return };
-        let its = |view: &crate::ec2::InstanceView| view.tags.get("ostler:runner") == Some(runner);
+        let Some(runner) = job.started() else { return };
+        let its = |view: &crate::ec2::InstanceView| view.tags.get("ostler:runner") == Some(&runner);
         let Some(view) = self.world.ec2.instances().into_iter().find(its) else { return };
         self.world.ec2.with(|ec2, now| ec2.power_off(now, &view.instance_id));
         progress::print(self.start, job, "dies", self.world.clock.now());
@@ -222,13 +309,14 @@ impl Demo<'_> {
     }
 
     /// Looks at GitHub and EC2, and notes and prints what is new.
-    fn look(&mut self) {
+    fn look(&mut self) -> anyhow::Result<()> {
         self.lose_machine();
         let snapshot = self.world.github.snapshot();
         let mut online: HashMap<&str, bool> = HashMap::new();
         for runner in &snapshot.runners {
             online.insert(&runner.name, runner.online);
         }
+        self.use_warm(&online)?;
         let launched: HashMap<String, Timestamp> = self
             .world
             .ec2
@@ -254,12 +342,7 @@ impl Demo<'_> {
         let jobs: HashMap<u64, &Job> = snapshot.jobs.iter().map(|job| (job.id, job)).collect();
         for record in &mut self.jobs {
             let Some(job) = jobs.get(&record.id) else { continue };
-            let accepted = record
-                .answers
-                .iter()
-                .find(|(status, _)| *status == 202)
-                .map(|(_, name)| name.clone());
-            let runner = job.runner.as_ref().map(|runner| runner.name.clone()).or(accepted);
+            let runner = job.runner.as_ref().map(|on| on.name.clone()).or_else(|| record.started());
             if let Some(name) = &runner {
                 if record.launching.is_none()
                     && let Some(at) = launched.get(name)
@@ -293,6 +376,7 @@ impl Demo<'_> {
                 );
             }
         }
+        Ok(())
     }
 
     fn count_executions(&mut self, names: &[String]) {

@@ -6,6 +6,9 @@ use ostler_core::time::Timestamp;
 
 use super::record::{JobRecord, Summary};
 
+/// Metrics that are printed: what became of reports and of lost runners. The page has all.
+const SHOWN: [&str; 4] = ["StolenRunner", "Replacement", "Report", "WarmRunner"];
+
 /// One line: when, which job, what happened to it.
 pub fn print(start: Timestamp, job: &JobRecord, what: &str, at: Timestamp) {
     let seconds = at.since(start).as_secs();
@@ -43,6 +46,11 @@ pub fn print_summary(summary: &Summary, out: &Path) {
         "queue time: median {} s, 95th percentile {} s (world time)",
         summary.queue_seconds.p50, summary.queue_seconds.p95
     );
+    for (metric, sum) in &summary.metrics {
+        if SHOWN.iter().any(|shown| metric.starts_with(shown)) {
+            println!("  {metric:<40} {sum}");
+        }
+    }
     println!("state transitions per job: {}", summary.transitions_per_job);
     for (function, calls) in &summary.calls {
         let total: u64 = calls.values().sum();

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use ostler_core::time::Timestamp;
 use serde::Serialize;
 
+use super::scenario::RUBBISH;
+
 /// What the scenario wants to see of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
@@ -22,6 +24,8 @@ pub enum Expected {
     UsedUp,
     /// It takes a runner that was started for another job; nothing is started for it.
     Thief,
+    /// It is served, and one runner is started for it, whatever a hostile job says of that.
+    Undisturbed,
 }
 
 impl Expected {
@@ -30,7 +34,9 @@ impl Expected {
         match self {
             Self::Replaced | Self::PerhapsReplaced => 1,
             Self::UsedUp => 3,
-            Self::Served | Self::Refused(_) | Self::Cancelled | Self::Thief => 0,
+            Self::Served | Self::Undisturbed | Self::Refused(_) | Self::Cancelled | Self::Thief => {
+                0
+            }
         }
     }
 }
@@ -74,6 +80,12 @@ impl JobRecord {
         self.answers.iter().any(|(status, _)| *status == 202)
     }
 
+    /// The runner that the webhook started for it.
+    pub fn started(&self) -> Option<String> {
+        let accepted = self.answers.iter().find(|(status, _)| *status == 202);
+        accepted.map(|(_, runner)| runner.clone())
+    }
+
     /// Whether nothing more will happen to it.
     pub fn is_over(&self) -> bool {
         self.done.is_some() || !self.waits()
@@ -113,6 +125,8 @@ pub struct RunnerCounts {
     pub started: u64,
     /// Of them, in place of runners that other jobs took, or that died.
     pub replacements: u64,
+    /// Of them, for no job in particular.
+    pub warm: u64,
     /// Of the replacements, those that nobody needed, because a report came too late.
     pub surplus: u64,
     /// Instances, registrations, handoff items and executions that are left.
@@ -139,6 +153,8 @@ pub struct Summary {
     pub calls: BTreeMap<String, BTreeMap<String, u64>>,
     /// Calls to GitHub by `METHOD path template`.
     pub github_calls: BTreeMap<String, u64>,
+    /// What was counted, by metric; stolen runners also by what came of it.
+    pub metrics: BTreeMap<String, f64>,
     /// States entered and retries, per served job.
     pub transitions_per_job: f64,
     /// From queued to running.
@@ -162,6 +178,10 @@ pub struct Remains {
     pub failed: Vec<String>,
     /// Executions in all.
     pub executions_started: u64,
+    /// Of them, for no job in particular.
+    pub warm_started: u64,
+    /// What the ledger says of a runner, and GitHub does not.
+    pub untrue: Vec<String>,
     /// States entered and retries of all executions.
     pub transitions: u64,
     /// Where a secret was found: `<where>: <which>`.
@@ -170,13 +190,33 @@ pub struct Remains {
     pub forged_status: Option<u16>,
 }
 
+/// What was counted in a run.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// See [`Summary::calls`].
+    pub calls: BTreeMap<String, BTreeMap<String, u64>>,
+    /// See [`Summary::github_calls`].
+    pub github_calls: BTreeMap<String, u64>,
+    /// See [`Summary::metrics`].
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// What the scenario's troubles with stolen runners are counted by: metric, at least how often, and what it shows.
+const TROUBLES: [(&str, f64, &str); 7] = [
+    (STOLEN_REPLACED, 1.0, "no theft was found by a report"),
+    ("ReplacementStarted", 4.0, "four runners were lost for good"),
+    ("ReplacementsUsedUp", 1.0, "the last of four thefts was not told of"),
+    ("WarmRunnerTaken", 1.0, "a warm runner took a job, and nobody said so"),
+    ("ReportUnparsable", 1.0, "lines that can't be read were not counted"),
+    ("ReportUnusable", RUBBISH.len() as f64, "messages that are no reports were not counted"),
+    ("DeliveryUnreadable", 1.0, "a log delivery that can't be read was not counted"),
+];
+
+/// [`Summary::metrics`]: stolen runners that were replaced.
+const STOLEN_REPLACED: &str = "StolenRunnerDetected, Replaced true";
+
 /// Sums up a run and judges it by the design's promises I1 to I9.
-pub fn sum_up(
-    jobs: &[JobRecord],
-    remains: &Remains,
-    calls: BTreeMap<String, BTreeMap<String, u64>>,
-    github_calls: BTreeMap<String, u64>,
-) -> Summary {
+pub fn sum_up(jobs: &[JobRecord], remains: &Remains, counts: Counts) -> Summary {
     let served = |job: &&JobRecord| {
         job.expected != Expected::Thief && job.conclusion.as_deref() == Some("success")
     };
@@ -205,6 +245,7 @@ pub fn sum_up(
         runners: RunnerCounts {
             started: remains.executions_started,
             replacements: jobs.iter().map(|job| job.executions.saturating_sub(1)).sum(),
+            warm: remains.warm_started,
             surplus: jobs
                 .iter()
                 .map(|job| job.executions.saturating_sub(1 + job.expected.replacements()))
@@ -214,8 +255,9 @@ pub fn sum_up(
                 + remains.handoffs.len()
                 + remains.executions.len(),
         },
-        calls,
-        github_calls,
+        calls: counts.calls,
+        github_calls: counts.github_calls,
+        metrics: counts.metrics,
         #[allow(clippy::cast_precision_loss, reason = "counts of a demo")]
         transitions_per_job: (remains.transitions as f64 / served.max(1) as f64 * 100.0).round()
             / 100.0,
@@ -236,7 +278,10 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
     for job in jobs {
         let what = format!("job {} ({}, {})", job.id, job.repository, job.part);
         match job.expected {
-            Expected::Served | Expected::Replaced | Expected::PerhapsReplaced => {
+            Expected::Served
+            | Expected::Undisturbed
+            | Expected::Replaced
+            | Expected::PerhapsReplaced => {
                 if job.conclusion.as_deref() != Some("success") {
                     broken.push(format!("I2: {what} was not served: {:?}", job.conclusion));
                 }
@@ -247,6 +292,10 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
                 }
                 if job.executions > 4 {
                     broken.push(format!("I3: {what} got {} runners", job.executions));
+                }
+                if job.executions > 1 && job.expected == Expected::Undisturbed {
+                    broken
+                        .push(format!("I7: {what} got {} runners by forged lines", job.executions));
                 }
             }
             Expected::UsedUp => {
@@ -289,9 +338,10 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
     }
     let accepted = u64::try_from(summary.jobs.accepted).unwrap_or(u64::MAX);
     let (started, replacements) = (summary.runners.started, summary.runners.replacements);
-    if started != accepted + replacements {
+    let warm = summary.runners.warm;
+    if started != accepted + replacements + warm {
         broken.push(format!(
-            "I3: {started} runners for {accepted} accepted jobs and {replacements} replacements"
+            "I3: {started} runners for {accepted} accepted jobs, {replacements} replacements and {warm} warm ones"
         ));
     }
     if summary.runners.surplus > accepted.div_ceil(JOBS_PER_SURPLUS) {
@@ -314,6 +364,13 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
             remains.forged_status
         ));
     }
+    for (metric, least, says) in TROUBLES {
+        let counted = summary.metrics.get(metric).copied().unwrap_or_default();
+        if counted < least {
+            broken.push(format!("{metric} was counted {counted} times, not {least}: {says}"));
+        }
+    }
+    broken.extend(remains.untrue.iter().map(|untrue| format!("I7: {untrue}")));
     broken.extend(remains.leaks.iter().map(|leak| format!("I9: secret found in {leak}")));
     broken
 }
@@ -351,14 +408,18 @@ mod tests {
         }
     }
 
+    fn counts() -> Counts {
+        let metrics = TROUBLES.iter().map(|(metric, least, _)| ((*metric).to_owned(), *least));
+        Counts { metrics: metrics.collect(), ..Counts::default() }
+    }
+
     fn judge(job: JobRecord, remains: &Remains) -> Vec<String> {
-        sum_up(&[job], remains, BTreeMap::new(), BTreeMap::new()).violations
+        sum_up(&[job], remains, counts()).violations
     }
 
     #[test]
     fn a_good_run_breaks_nothing() {
-        let summary =
-            sum_up(&[job(Expected::Served)], &remains(), BTreeMap::new(), BTreeMap::new());
+        let summary = sum_up(&[job(Expected::Served)], &remains(), counts());
         assert_eq!(summary.violations, Vec::<String>::new());
         assert_eq!((summary.jobs.served, summary.queue_seconds.p50), (1, 50.0));
     }
@@ -378,6 +439,14 @@ mod tests {
         assert!(
             judge(job(Expected::Served), &surplus).iter().any(|broken| broken.starts_with("I3"))
         );
+        let warm = Remains { warm_started: 1, ..surplus.clone() };
+        assert_eq!(judge(job(Expected::Served), &warm), Vec::<String>::new());
+        let plagued = JobRecord { executions: 2, ..job(Expected::Undisturbed) };
+        assert!(judge(plagued, &surplus).iter().any(|broken| broken.starts_with("I7")));
+        let untrue = Remains { untrue: vec!["w ran job 9".into()], ..remains() };
+        assert!(judge(job(Expected::Served), &untrue).iter().any(|it| it == "I7: w ran job 9"));
+        let unseen = sum_up(&[job(Expected::Served)], &remains(), Counts::default()).violations;
+        assert_eq!(unseen.len(), TROUBLES.len(), "{unseen:?}");
         let left = Remains { instances: vec!["i-1".into()], ..remains() };
         assert!(judge(job(Expected::Served), &left).iter().any(|broken| broken.starts_with("I5")));
         let leak = Remains { leaks: vec!["a log: the key".into()], ..remains() };

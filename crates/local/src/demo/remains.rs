@@ -1,12 +1,15 @@
 //! What is left when everything should be over, and whether a secret came out on the way.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use ostler_sim::github::Job;
 use serde_json::{Value, json};
 
 use super::record::Remains;
+use super::scenario::STRANGE;
 use crate::world::World;
 
 /// Between two looks at the executions: they are many, and one emulator serves them all.
@@ -17,6 +20,9 @@ const LONG_BASE64: usize = 800;
 
 /// Largest file that is searched, in bytes.
 const SEARCHED: u64 = 64 * 1024 * 1024;
+
+/// What the names of runners begin with that are started for no job in particular.
+pub const WARM: &str = "warm-";
 
 /// Looks for what is left.
 #[derive(Default)]
@@ -60,6 +66,8 @@ impl Remainder {
                 .collect(),
             handoffs: handoffs(world).await?,
             executions_started: u64::try_from(executions.len()).unwrap_or(u64::MAX),
+            warm_started: executions.iter().filter(|it| it.name.starts_with(WARM)).count() as u64,
+            untrue: untrue(&ledger(world).await?, &world.github.snapshot().jobs),
             forged_status: forged.first().copied(),
             ..Remains::default()
         };
@@ -106,6 +114,57 @@ async fn handoffs(world: &World) -> anyhow::Result<Vec<String>> {
         .context("scan the handoff table")?;
     let items = answer["Items"].as_array().cloned().unwrap_or_default();
     Ok(items.iter().filter_map(|item| item["pk"]["S"].as_str().map(str::to_owned)).collect())
+}
+
+/// The ledger's items of runners, by name.
+async fn ledger(world: &World) -> anyhow::Result<BTreeMap<String, Value>> {
+    let input = json!({"TableName": world.output("LedgerTableName")?, "ConsistentRead": true});
+    let answer = world
+        .edge
+        .client("operator")
+        .json("dynamodb", "DynamoDB_20120810.Scan", &input)
+        .await
+        .context("scan the ledger")?;
+    let items = answer["Items"].as_array().cloned().unwrap_or_default();
+    let named = |item: Value| {
+        let name = item["pk"]["S"].as_str()?.strip_prefix("runner#")?.to_owned();
+        Some((name, item))
+    };
+    Ok(items.into_iter().filter_map(named).collect())
+}
+
+/// What the ledger says of runners otherwise than GitHub does: no line that a job prints may bring that about. A
+/// runner that GitHub showed with a job that we can see is accounted for it; one that is called taken ran a job that
+/// it was not started for, or had ended.
+fn untrue(ledger: &BTreeMap<String, Value>, jobs: &[Job]) -> Vec<String> {
+    let on =
+        |name: &str| jobs.iter().find(|job| job.runner.as_ref().is_some_and(|on| on.name == name));
+    let mut untrue = Vec::new();
+    for (name, item) in ledger {
+        let ran = on(name);
+        let own = |job: &Job| name.contains(&format!("-{}-", job.id));
+        let (said, ended) = (&item["jobId"], item.get("endedAt").is_some());
+        let taken = said["S"] == "taken";
+        match said["N"].as_str() {
+            Some(said) if ran.is_none_or(|job| job.id.to_string() != said) => {
+                let ran = ran.map(|job| job.id);
+                untrue.push(format!("the ledger has {name} run job {said}, GitHub {ran:?}"));
+            }
+            None if taken && !ended && ran.is_none_or(own) => {
+                untrue.push(format!("the ledger calls {name} taken, which ran no other job"));
+            }
+            _ => {}
+        }
+    }
+    for job in jobs.iter().filter(|job| job.repository != STRANGE) {
+        let Some(name) = job.runner.as_ref().map(|on| &on.name) else { continue };
+        let item = ledger.get(name);
+        if item.is_none_or(|item| item["jobId"]["N"] != job.id.to_string().as_str()) {
+            let item = item.map(|item| &item["jobId"]);
+            untrue.push(format!("job {} ran on {name}, and the ledger says {item:?}", job.id));
+        }
+    }
+    untrue
 }
 
 async fn list(world: &World) -> anyhow::Result<Vec<Listed>> {
@@ -198,6 +257,8 @@ fn leaks(place: &str, text: &str, secrets: &[(&'static str, String)]) -> Vec<Str
 
 #[cfg(test)]
 mod tests {
+    use ostler_sim::github::GitHub;
+
     use super::*;
 
     #[test]
@@ -207,6 +268,33 @@ mod tests {
         assert_eq!(leaks("a log", "secret: s3cret-of-a-test", &secrets).len(), 1);
         assert_eq!(leaks("a log", "token ghs_abc", &secrets).len(), 1);
         assert_eq!(leaks("a log", &"A".repeat(900), &secrets).len(), 1);
+    }
+
+    #[test]
+    fn i7_the_ledger_is_held_against_github() {
+        let mut github = GitHub::new(ostler_sim::github::Options::default(), 1);
+        github.add_repository("acme/tools", true);
+        let now = ostler_core::time::Timestamp::from_seconds(1_796_040_000);
+        let spec = ostler_sim::github::JobSpec::new("acme/tools", &["self-hosted"]);
+        let id = github.post_job(now, &spec).unwrap();
+        let name = format!("tools-{id}-abc");
+        let scope = ostler_sim::github::Scope::Organization("acme".into());
+        let labels = ["self-hosted".to_owned()];
+        let jit = github.generate_jit(now, &scope, &name, Some(1), &labels).unwrap();
+        let session = github.connect(now, &jit.encoded).unwrap();
+        github.poll_job(now, &session.id).unwrap();
+        let jobs: Vec<Job> = github.all_jobs().cloned().collect();
+        let of = |name: &str, item: Value| {
+            untrue(&BTreeMap::from([(name.to_owned(), item)]), &jobs).len()
+        };
+        let job = json!({"jobId": {"N": id.to_string()}});
+        assert_eq!(of(&name, job.clone()), 0);
+        assert_eq!(of(&name, json!({"jobId": {"N": "9"}})), 2, "another job");
+        assert_eq!(of(&name, json!({"jobId": {"S": "taken"}})), 2, "its own job");
+        assert_eq!(of(&name, json!({})), 1, "unaccounted");
+        assert_eq!(of("tools-9-abc", job), 2, "another runner");
+        let ended = json!({"jobId": {"S": "taken"}, "endedAt": {"S": "2026-11-30T12:00:00Z"}});
+        assert_eq!(of("tools-9-abc", ended), 1, "only that the job's own runner is unaccounted");
     }
 
     #[test]

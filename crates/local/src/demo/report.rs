@@ -43,6 +43,7 @@ pub fn render(jobs: &[JobRecord], summary: &Summary, scale: f64) -> String {
     cards(&mut page, summary);
     timeline(&mut page, jobs);
     refusals(&mut page, jobs);
+    metrics(&mut page, summary);
     calls(&mut page, summary);
     details(&mut page, jobs);
     page.push_str("</html>\n");
@@ -188,6 +189,14 @@ fn refusals(page: &mut String, jobs: &[JobRecord]) {
             escape(&job.labels),
             escape(&said)
         );
+    }
+    page.push_str("</table>");
+}
+
+fn metrics(page: &mut String, summary: &Summary) {
+    page.push_str("<h2>What was counted</h2><table><tr><th>Metric<th>Sum");
+    for (metric, sum) in &summary.metrics {
+        let _ = write!(page, "<tr><td>{}<td class=n>{sum}", escape(metric));
     }
     page.push_str("</table>");
 }

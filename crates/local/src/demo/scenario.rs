@@ -1,5 +1,5 @@
-//! What the demo plays: some fifty jobs in half an hour of world time, ordinary ones and the troubles that
-//! every install meets, stolen runners among them.
+//! What the demo plays: some sixty jobs in half an hour of world time, ordinary ones and the troubles that
+//! every install meets, stolen runners and a hostile job among them.
 
 use std::time::Duration;
 
@@ -37,6 +37,59 @@ pub enum Act {
     SpotShortage(u32),
     /// Somebody posts a job with a signature of their own.
     Forge,
+    /// A job is posted that prints lines about the runners of that other part, and about its own successors.
+    Plague {
+        /// Part of the scenario.
+        part: &'static str,
+        /// Whose runners it names.
+        victims: &'static str,
+        /// The job; what it runs comes when the victims' names are known.
+        job: JobSpec,
+    },
+    /// A runner is started for no job in particular. Once it is there, this job is posted, and given to it.
+    Warm {
+        /// Its tier.
+        tier: &'static str,
+        /// Part of the scenario.
+        part: &'static str,
+        /// The job.
+        job: JobSpec,
+    },
+    /// What no function can use: messages in the report queue, and a delivery of the log.
+    Rubbish,
+}
+
+/// Messages that are no reports.
+pub const RUBBISH: [&str; 5] = [
+    "{",
+    "[]",
+    r#"{"kind": "idle", "runnerName": "w"}"#,
+    r#"{"kind": "report", "runnerName": "../x", "repo": "acme/tools", "workflowId": 9}"#,
+    r#"{"kind": "report", "runnerName": "w", "repo": "acme/tools", "workflowId": 0}"#,
+];
+
+/// What a hostile job does: with the instance's role, which every job has, it prints lines about runners that it
+/// knows by name, and about its own successors, as if they had jobs of another repository or of its own run; and some
+/// that can't be read. Again and again, because equal lines within five minutes count once.
+pub fn plague(victims: &[String]) -> String {
+    format!(
+        r#"set +eu
+eval "$(sed '/^case ${{1-}} in/,$d' "${{OSTLER_ROOT-}}/opt/ostler/bootstrap")"
+victims="{} $RUNNER_NAME-r1 $RUNNER_NAME-r2 $RUNNER_NAME-q1"
+for round in 1 2 3; do
+  hurry && tick
+  events='{{"timestamp":'$now'000,"message":"CDKGHR JOB RUNNER=../../x REPO=a/b WORKFLOW_ID=1"}}'
+  for name in $victims; do
+    for place in "{STRANGE} WORKFLOW_ID=1" "evil/repository WORKFLOW_ID=1" "$GITHUB_REPOSITORY WORKFLOW_ID=$GITHUB_RUN_ID"; do
+      events+=',{{"timestamp":'$now'000,"message":"CDKGHR JOB RUNNER='$name' REPO='$place'"}}'
+    done
+  done
+  aws logs Logs_20140328.PutLogEvents "{{\"logGroupName\":\"$OSTLER_LOG_GROUP\",\"logStreamName\":\"$runner/$instance\",\"logEvents\":[$events]}}" || exit 1
+  sleep 180
+done
+"#,
+        victims.join(" ")
+    )
 }
 
 /// The tiers of the demo: `control/tiers`.
@@ -59,6 +112,8 @@ pub fn tiers() -> Value {
         theft("uncovered", json!(["uncovered"])),
         theft("uncovered-big", json!(["uncovered", "big"])),
         theft("bereft", json!(["bereft"])),
+        theft("plagued", json!(["plagued"])),
+        theft("warm", json!(["warm"])),
         tier("linux-small", "x64", "small", "/ostler/images/ubuntu-x64", json!(["m7i.large", "m6i.large"]), "on-demand"),
         tier("linux-large", "x64", "large", "/ostler/images/ubuntu-x64", json!(["c7i.4xlarge", "c6i.4xlarge"]), "spot-then-on-demand"),
         tier("linux-arm64", "arm64", "small", "/ostler/images/ubuntu-arm64", json!(["m7g.large"]), "spot"),
@@ -189,6 +244,33 @@ pub fn scenario() -> Vec<(Duration, Act)> {
             ),
         ),
         (at(305), Act::LoseMachine("its runner dies idle", "other runner dies")),
+        (
+            at(330),
+            Act::Post {
+                part: "named by a hostile job",
+                jobs: vec![job("acme/tools", &["self-hosted", "plagued"], 720); 3],
+                matrix: false,
+                expected: Expected::Undisturbed,
+                plan: None,
+                turn: Turn::Chance,
+            },
+        ),
+        (
+            at(420),
+            Act::Plague {
+                part: "hostile",
+                victims: "named by a hostile job",
+                job: job("acme/site", &["self-hosted", "plagued"], 0),
+            },
+        ),
+        (
+            at(440),
+            Act::Warm {
+                tier: "warm",
+                part: "takes a warm runner",
+                job: job("acme/tools", &["self-hosted", "warm"], 60),
+            },
+        ),
         (at(480), Act::SpotShortage(2)),
         (at(490), served("spot, then on-demand", mixed(LARGE, 4))),
         (at(600), served("arm64 on spot", mixed(ARM, 3))),
@@ -240,6 +322,7 @@ pub fn scenario() -> Vec<(Duration, Act)> {
             },
         ),
         (at(1010), Act::Forge),
+        (at(1020), Act::Rubbish),
         (at(1080), Act::Redeliver("lost, then redelivered")),
         (at(1140), Act::Approve("behind an environment")),
         (at(1260), served("single", mixed(SMALL, 4))),
@@ -266,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tiers_are_valid_and_the_scenario_is_about_fifty_jobs_in_order() {
+    fn the_tiers_are_valid_and_the_scenario_is_about_sixty_jobs_in_order() {
         assert_eq!(Tiers::parse(&tiers().to_string()).problems, Vec::<String>::new());
         let scenario = scenario();
         assert!(scenario.is_sorted_by_key(|(at, _)| *at));
@@ -274,9 +357,60 @@ mod tests {
             .iter()
             .map(|(_, act)| match act {
                 Act::Post { jobs, .. } => jobs.len(),
+                Act::Plague { .. } | Act::Warm { .. } => 1,
                 _ => 0,
             })
             .sum();
-        assert_eq!(jobs, 57);
+        assert_eq!(jobs, 62);
+    }
+
+    /// What must work, end to end, with stolen runners.
+    #[test]
+    fn every_way_to_lose_a_runner_to_another_job_is_played() {
+        let scenario = scenario();
+        let posted = |wanted: &str| {
+            let found = scenario.iter().find_map(|(_, act)| match act {
+                Act::Post { part, jobs, expected, .. } if *part == wanted => {
+                    Some((jobs.len(), *expected))
+                }
+                _ => None,
+            });
+            found.unwrap_or_else(|| panic!("'{wanted}' is not played"))
+        };
+        assert_eq!(posted("stolen once"), (1, Expected::Replaced));
+        assert_eq!(posted("thief"), (1, Expected::Thief));
+        assert_eq!(posted("stolen until no more"), (1, Expected::UsedUp));
+        assert_eq!(
+            posted("thief, again and again"),
+            (4, Expected::Thief),
+            "its own runner and three more"
+        );
+        assert_eq!(posted("shuffled"), (1, Expected::Served));
+        assert_eq!(posted("shuffled, event late"), (1, Expected::Served));
+        assert_eq!(posted("shuffled, not covered"), (1, Expected::PerhapsReplaced));
+        assert_eq!(posted("other runner dies"), (1, Expected::PerhapsReplaced));
+        assert_eq!(posted("named by a hostile job"), (3, Expected::Undisturbed));
+        let played = |wanted: fn(&Act) -> bool| scenario.iter().any(|(_, act)| wanted(act));
+        assert!(played(|act| matches!(act, Act::LoseMachine("its runner dies idle", _))));
+        assert!(played(|act| matches!(act, Act::Plague { victims: "named by a hostile job", .. })));
+        assert!(
+            played(|act| matches!(act, Act::Warm { .. }))
+                && played(|act| matches!(act, Act::Rubbish))
+        );
+        let late = |(_, act): &(Duration, Act)| match act {
+            Act::Post { part: "shuffled, event late", plan: Some(plan), .. } => plan.delay_seconds,
+            _ => 0.0,
+        };
+        assert!(scenario.iter().any(|act| late(act) >= 120.0), "two minutes late");
+    }
+
+    #[test]
+    fn i7_the_hostile_job_names_live_runners_strange_repositories_and_its_own_successors() {
+        let script = plague(&["tools-1-a".into(), "tools-2-b".into()]);
+        for told in
+            ["tools-1-a tools-2-b", STRANGE, "evil/repository", "$RUNNER_NAME-r1", "PutLogEvents"]
+        {
+            assert!(script.contains(told), "{told}");
+        }
     }
 }

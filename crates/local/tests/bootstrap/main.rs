@@ -33,6 +33,34 @@ async fn a_machine_claims_runs_one_job_reports_it_once_and_powers_off() {
     assert_eq!(edge.events.len(), 2);
 }
 
+/// With the instance's role, which no job can be kept from.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn i7_any_job_can_print_lines_that_name_other_runners() {
+    let world = World::new().await;
+    world.job(&ostler_local::demo::plague(&["others-7-abc".to_owned()]));
+    let reason = world.run().await;
+    assert_eq!(
+        (reason.as_str(), world.edge().conclusions.clone()),
+        ("done", vec!["success".into()]),
+        "{}",
+        world.job_output()
+    );
+    let reports = world.reports();
+    assert_eq!(
+        reports[0],
+        format!("CDKGHR JOB RUNNER={RUNNER} REPO=acme/app WORKFLOW_ID=99"),
+        "its own, true"
+    );
+    for forged in [
+        "CDKGHR JOB RUNNER=others-7-abc REPO=acme/elsewhere WORKFLOW_ID=1".to_owned(),
+        "CDKGHR JOB RUNNER=others-7-abc REPO=acme/app WORKFLOW_ID=99".to_owned(),
+        format!("CDKGHR JOB RUNNER={RUNNER}-r1 REPO=evil/repository WORKFLOW_ID=1"),
+        "CDKGHR JOB RUNNER=../../x REPO=a/b WORKFLOW_ID=1".to_owned(),
+    ] {
+        assert!(reports.contains(&forged), "{forged} is not among {reports:#?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metadata_has_what_ec2s_has_and_asks_for_its_token() {
     let world = World::new().await;
