@@ -31,9 +31,11 @@ umask 022
 LC_ALL=C
 export -n LC_ALL
 root=${OSTLER_ROOT-}
-lib=$root/opt/ostler        # this script and the hook; the job's user reads them
-disk=$root/var/lib/ostler   # survives a reboot
-run=$root/run/ostler        # does not
+# This script and the hook; the job's user reads them.
+lib=$root/opt/ostler
+# The first survives a reboot, the second does not.
+disk=$root/var/lib/ostler
+run=$root/run/ostler
 units=$root/etc/systemd/system
 user=${OSTLER_RUNNER_USER:-runner}
 dir=${OSTLER_RUNNER_DIR:-$root/opt/actions-runner}
@@ -54,7 +56,8 @@ nap() { local ms=$(($1 * 500 + RANDOM % ($1 * 1000))) s; printf -v s '%d.%03d' $
 
 # Every secret goes to curl and to the hashes on stdin: argv can be read by every process.
 
-imds() { # path...: a line "<value> <status>" for each
+# path...: a line "<value> <status>" for each
+imds() {
   local urls=() p
   for p; do urls+=("http://169.254.169.254/latest/meta-data/$p"); done
   answer=$(curl -sf --noproxy '*' -m 5 -w ' %{http_code}\n' -K - "${urls[@]}" <<<"header = \"X-aws-ec2-metadata-token: $token\"")
@@ -81,7 +84,8 @@ identity() {
   [ -z "$role" ] || echo "$instance $role $runner" >"$run/self"
 }
 
-field() { # name text: the first string value of that name in a JSON text, however spaced, in REPLY
+# name text: the first string value of that name in a JSON text, however spaced, in REPLY
+field() {
   local t=$2
   REPLY=
   [[ $t == *"\"$1\""* ]] || return
@@ -101,7 +105,8 @@ credentials() {
 
 bytes() { local i; REPLY=; for ((i = 0; i < ${#1}; i += 2)); do REPLY+=\\x${1:i:2}; done; }
 
-sha() { # escaped bytes, text: the hex hash of both together, in REPLY
+# escaped bytes, text: the hex hash of both together, in REPLY
+sha() {
   REPLY=$("${hasher[@]}" < <(printf '%b%s' "$1" "$2"))
   REPLY=${REPLY%% *}
 }
@@ -119,7 +124,8 @@ hmac() {
   sha "$outer$REPLY" ''
 }
 
-signing_key() { # for "$day/$region/$service/aws4_request", kept until one of them changes
+# for "$day/$region/$service/aws4_request", kept until one of them changes
+signing_key() {
   local text="AWS4$secret_key" h hex='' i
   [ "$scope" = "$1" ] && return
   for ((i = 0; i < ${#text}; i++)); do printf -v h %02x "'${text:i:1}"; hex+=$h; done
@@ -149,7 +155,8 @@ aws() {
 }
 
 # One event of its own in the log group, so that no other output can run into it. A few tries, then never mind.
-say() { # text, and anything if it is the first
+# text, and anything if it is the first
+say() {
   local to text=${1//\"/\\\"} try
   to="{\"logGroupName\":\"$OSTLER_LOG_GROUP\",\"logStreamName\":\"${runner:-_}/$instance\""
   for try in 1 2 3 4; do

@@ -6,8 +6,8 @@ braces: infra/parts/*.yaml, orchestrator.asl.json, bootstrap.sh.
     render_templates.py --check    write nothing; fail if they are not what would be written
 
 CloudFormation takes a template of at most 51,200 bytes without a bucket, and EC2 user data of at most
-16,384. So what only people read goes: comments, blank lines, most of the indentation. The output is still
-plain YAML, line by line the source, so that a diff of it can be reviewed.
+16,384. So what only people read goes: comments, blank lines, most of the YAML's indentation and all of the script's. The
+output is still plain YAML, line by line the source, so that a diff of it can be reviewed.
 
 Plain Python 3.11; it runs before anything is installed.
 """
@@ -70,9 +70,10 @@ def bootstrap(text: str) -> tuple[str, list[str]]:
     shebang = start.splitlines()[0]
     lines = [shebang] + [f"{name}='${{{value}}}'" for name, value in HEADER.items()]
     header = json.dumps("\n".join(lines) + "\n")[1:-1]
-    # A line of a here-document that starts with a # would go too; so far there is none, and `bash -n` and
-    # the bootstrap's tests, which run the rendered script, would hardly miss it.
-    kept = [line for line in body.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    # In a text over several lines a # or a blank at the start of a line would go too; so far there is none, and `bash -n`
+    # and the bootstrap's tests, which run what the template embeds, would hardly miss it.
+    lines = (line.lstrip() for line in body.splitlines())
+    kept = [line for line in lines if line and not line.startswith("#")]
     return header, kept
 
 

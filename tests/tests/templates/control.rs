@@ -12,6 +12,8 @@ use crate::template::{Stack, TEMPLATES, list, parse, path, resources, scalar, te
 
 /// Of a template handed over with the request (CloudFormation quotas).
 const TEMPLATE_BYTES_MAX: usize = 51_200;
+/// What must be free, so that the next change is not about bytes.
+const TEMPLATE_BYTES_ROOM: usize = 3_200;
 /// EC2 takes 16,384; the rest is for what operators add to images of theirs.
 const USER_DATA_BYTES_MAX: usize = 14 * 1024;
 /// All names and values of a function's environment together (Lambda quotas).
@@ -79,10 +81,15 @@ fn the_rendered_state_machine_is_the_source_without_comments() {
 }
 
 #[test]
-fn each_template_fits_into_the_request() {
+fn r1_each_template_fits_into_the_request_and_leaves_room_for_the_next_change() {
     for name in TEMPLATES {
         let bytes = text(name).len();
-        assert!(bytes <= TEMPLATE_BYTES_MAX, "{name} has {bytes} bytes");
+        assert!(
+            bytes <= TEMPLATE_BYTES_MAX - TEMPLATE_BYTES_ROOM,
+            "{name} has {bytes} of {TEMPLATE_BYTES_MAX} bytes, and {TEMPLATE_BYTES_ROOM} are to stay free for what comes \
+             next. Say things once (a policy of several roles, as JobsPolicy), count several ends in one metric, or let \
+             scripts/render_templates.py take away more of what only people read"
+        );
     }
 }
 
@@ -131,9 +138,8 @@ fn user_data_is_the_bootstrap_script_with_the_stacks_values() {
     let source = text("infra/bootstrap.sh");
     let source = source.rsplit_once("# --- rendered ---\n").unwrap().1;
     let code = |text: &str| {
-        let lines = text
-            .lines()
-            .filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
+        let lines = text.lines().map(str::trim_start);
+        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
         lines.map(|line| format!("{line}\n")).collect::<String>()
     };
     assert_eq!(body, code(source));
@@ -550,9 +556,7 @@ fn alarms_see_each_way_to_fail_and_notify_only_where_someone_listens() {
         "Errors StolenRunnerFunction",
         "Throttles WebhookFunction",
         "Url5xxCount WebhookFunction",
-        "ExecutionsFailed StateMachine",
-        "ExecutionsAborted StateMachine",
-        "ExecutionsTimedOut StateMachine",
+        "TriggeredRules EndedExecutionRule",
         "ApproximateNumberOfMessagesVisible ReportDeadLetterQueue",
         "ApproximateNumberOfMessagesVisible EndedExecutionDeadLetterQueue",
     ] {

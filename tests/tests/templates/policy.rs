@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Map, Value, json};
 
-use crate::template::{Stack, list, path, scalar};
+use crate::template::{Stack, list, path, resources, scalar};
 
 /// A request's context: keys and values.
 pub type Context<'a> = [(&'a str, &'a str)];
@@ -34,11 +34,16 @@ fn document(value: &Value) -> Value {
     }
 }
 
-/// A role's own policies, by the properties in the template.
+/// A role's policies: its own, by the properties in the template, and those of several roles.
 pub fn documents(stack: &Stack<'_>, role: &str) -> Vec<Value> {
     let properties = stack.properties(role);
-    let policies = properties["Policies"].as_array().unwrap();
-    policies.iter().map(|policy| document(&policy["PolicyDocument"])).collect()
+    let own = properties["Policies"].as_array().into_iter().flatten().cloned();
+    let shared = resources(stack.template, "AWS::IAM::Policy").into_iter();
+    let shared = shared.filter(|(_, policy)| {
+        policy["Properties"]["Roles"].as_array().unwrap().contains(&json!({ "Ref": role }))
+    });
+    let all = own.chain(shared.map(|(id, _)| stack.properties(id)));
+    all.map(|policy| document(&policy["PolicyDocument"])).collect()
 }
 
 /// All their statements.

@@ -137,6 +137,10 @@ impl<'a> Stack<'a> {
                 format!("https://sqs.{region}.amazonaws.com/{account}/{name}"),
                 vec![("Arn", arn("sqs", name.clone())), ("QueueName", name)],
             ),
+            "AWS::StepFunctions::StateMachine" => {
+                let arn = arn("states", format!("stateMachine:{name}"));
+                (arn.clone(), vec![("Arn", arn)])
+            }
             "AWS::EC2::LaunchTemplate" => {
                 (format!("lt-0123456789{id}"), vec![("LatestVersionNumber", "12345".into())])
             }

@@ -275,24 +275,27 @@ impl World {
     }
 }
 
-/// As `scripts/render_templates.py` does, with values in place of CloudFormation's.
+/// The script that `infra/control.yaml` embeds, with values in place of CloudFormation's.
 pub fn render(values: &[(&str, &str)]) -> String {
-    let text = fs::read_to_string(repository("infra/bootstrap.sh")).unwrap();
-    let parts: Vec<&str> = text.split("# --- rendered ---\n").collect();
-    let [_, header, body] = parts[..] else { panic!("two marks are needed") };
-    let names: Vec<&str> = header.lines().map(|line| line.split_once('=').unwrap().0).collect();
+    let template = fs::read_to_string(repository("infra/control.yaml")).unwrap();
+    let (_, body) = template.split_once("   Body: |\n").unwrap();
+    let (body, _) = body.split_once("\nResources:\n").unwrap();
+    let names: Vec<&str> = template.lines().find_map(variables).unwrap();
     let mut script = "#!/bin/bash\n".to_owned();
     for (name, value) in values {
         assert!(names.contains(&format!("OSTLER_{name}").as_str()), "{name}");
         script += &format!("OSTLER_{name}='{value}'\n");
     }
     assert_eq!(names.len(), values.len());
-    for line in body.lines() {
-        if !line.trim().is_empty() && !line.trim_start().starts_with('#') {
-            script += &format!("{line}\n");
-        }
-    }
+    script.extend(body.lines().flat_map(|line| [line.strip_prefix("    ").unwrap(), "\n"]));
     script
+}
+
+/// Those that stand before it, if this is the line that sets them.
+fn variables(line: &str) -> Option<Vec<&str>> {
+    let (_, text) = line.split_once(r##"!Sub "#!/bin/bash\n"##)?;
+    let set = text.split(r"\n").filter_map(|line| line.split_once('='));
+    Some(set.map(|(name, _)| name).collect())
 }
 
 async fn break_metadata(
