@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::template::{Stack, resources, scalar, template};
 
 #[test]
-fn a_network_has_two_or_three_public_subnets_in_zones_of_their_own() {
+fn r03_a_network_has_two_or_three_public_subnets_in_zones_of_their_own() {
     let template = template("infra/network.yaml");
     for zones in ["2", "3"] {
         let stack = Stack::new(&template, &[("Zones", zones)]);
@@ -38,22 +38,28 @@ fn a_network_has_two_or_three_public_subnets_in_zones_of_their_own() {
 }
 
 #[test]
-fn a_network_leads_out_and_lets_nothing_in() {
+fn r03_a_network_leads_out() {
     let template = template("infra/network.yaml");
-    let group = &template["Resources"]["RunnerSecurityGroup"]["Properties"];
-    assert!(group.get("SecurityGroupIngress").is_none());
-    assert!(resources(&template, "AWS::EC2::SecurityGroupIngress").is_empty());
-    assert_eq!(group["SecurityGroupEgress"][0]["CidrIp"], "0.0.0.0/0");
     let route = &template["Resources"]["InternetRoute"];
     assert_eq!(route["Properties"]["DestinationCidrBlock"], "0.0.0.0/0");
     assert_eq!(route["Properties"]["GatewayId"], json!({"Ref": "InternetGateway"}));
     // The gateway must be attached first.
     assert_eq!(route["DependsOn"], "InternetGatewayAttachment");
-    let vpc = &template["Resources"]["Vpc"]["Properties"];
-    assert_eq!(
-        (&vpc["EnableDnsSupport"], &vpc["EnableDnsHostnames"]),
-        (&json!(true), &json!(true))
-    );
+    let attachment = &template["Resources"]["InternetGatewayAttachment"]["Properties"];
+    assert_eq!(attachment["VpcId"], json!({"Ref": "Vpc"}));
+    // The one table has that route, and every subnet has that table.
+    assert_eq!(resources(&template, "AWS::EC2::RouteTable").len(), 1);
+    for (id, association) in resources(&template, "AWS::EC2::SubnetRouteTableAssociation") {
+        assert_eq!(association["Properties"]["RouteTableId"], json!({"Ref": "RouteTable"}), "{id}");
+    }
+    // It would cost more than all the rest.
+    assert!(resources(&template, "AWS::EC2::NatGateway").is_empty());
+}
+
+/// Endpoints of that kind cost nothing, and spare S3 and DynamoDB the way over the internet.
+#[test]
+fn r03_gateway_endpoints_lead_to_s3_and_dynamodb_from_every_subnet() {
+    let template = template("infra/network.yaml");
     let table = json!([{"Ref": "RouteTable"}]);
     let endpoints = resources(&template, "AWS::EC2::VPCEndpoint");
     let services: BTreeSet<_> = endpoints
@@ -64,14 +70,46 @@ fn a_network_leads_out_and_lets_nothing_in() {
                 (&properties["VpcEndpointType"], &properties["RouteTableIds"]),
                 (&json!("Gateway"), &table)
             );
-            scalar(&properties["ServiceName"]["Fn::Sub"]).rsplit('.').next().unwrap().to_owned()
+            Stack::new(&template, &[]).evaluate(&properties["ServiceName"])
         })
+        .collect::<Vec<_>>()
+        .iter()
+        .map(scalar)
         .collect();
-    assert_eq!(services, ["dynamodb".to_owned(), "s3".to_owned()].into());
+    let expected = ["com.amazonaws.eu-west-1.dynamodb", "com.amazonaws.eu-west-1.s3"];
+    assert_eq!(services, expected.map(str::to_owned).into());
 }
 
 #[test]
-fn a_network_deploys_without_parameters_and_without_capabilities() {
+fn r04_names_are_resolved_and_given() {
+    let template = template("infra/network.yaml");
+    let vpc = &template["Resources"]["Vpc"]["Properties"];
+    let on = json!(true);
+    assert_eq!((&vpc["EnableDnsSupport"], &vpc["EnableDnsHostnames"]), (&on, &on));
+}
+
+#[test]
+fn r05_the_runners_group_lets_nothing_in_and_everything_out() {
+    let template = template("infra/network.yaml");
+    let groups = resources(&template, "AWS::EC2::SecurityGroup");
+    assert_eq!(groups.keys().copied().collect::<Vec<_>>(), ["RunnerSecurityGroup"]);
+    let group = &groups["RunnerSecurityGroup"]["Properties"];
+    assert!(group.get("SecurityGroupIngress").is_none());
+    for name in crate::template::TEMPLATES {
+        let ingress =
+            resources(&crate::template::template(name), "AWS::EC2::SecurityGroupIngress").len();
+        assert_eq!(ingress, 0, "{name}");
+    }
+    let egress = group["SecurityGroupEgress"].as_array().unwrap();
+    assert_eq!(egress.len(), 1);
+    assert_eq!(
+        (&egress[0]["IpProtocol"], &egress[0]["CidrIp"]),
+        (&json!("-1"), &json!("0.0.0.0/0"))
+    );
+}
+
+#[test]
+fn r03_a_network_deploys_without_parameters_and_without_capabilities() {
     let template = template("infra/network.yaml");
     for (name, parameter) in template["Parameters"].as_object().unwrap() {
         assert!(parameter.get("Default").is_some(), "{name}");
@@ -82,7 +120,7 @@ fn a_network_deploys_without_parameters_and_without_capabilities() {
 }
 
 #[test]
-fn what_the_network_puts_out_the_control_plane_takes() {
+fn r06_what_the_network_puts_out_the_control_plane_takes_or_a_vpc_of_ones_own_gives() {
     let (network, control) = (template("infra/network.yaml"), template("infra/control.yaml"));
     for (output, kind) in [
         ("VpcId", "AWS::EC2::VPC::Id"),
