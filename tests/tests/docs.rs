@@ -115,6 +115,20 @@ fn operations_name_every_parameter_alarm_and_key_of_a_tier() {
 }
 
 #[test]
+fn every_requirement_of_the_janitor_has_a_test_that_is_named_for_it() {
+    let code: String = ["crates", "tests"].map(|folder| sources(&root().join(folder))).concat();
+    let named: BTreeSet<&str> =
+        between(&code, "fn ", "(").into_iter().flat_map(|name| name.split('_')).collect();
+    // 2 and 9 are for documents alone.
+    let missing: Vec<_> = (1..=88)
+        .filter(|number| ![2, 9].contains(number))
+        .map(|number| format!("j{number:02}"))
+        .filter(|part| !named.contains(part.as_str()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
 fn links_within_the_project_lead_somewhere() {
     for document in DOCUMENTS {
         let text = read(document);

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn j36_j79_one_filter_of_literal_values_in_the_regions_own_endpoint_and_nothing_else() {
+    async fn j36_j77_j79_one_filter_of_the_names_in_question_in_the_regions_own_endpoint() {
         let wire = Wire::new(|_, _, _| page(&[], None));
         exists(&wire, By::InstanceId, &ids(0..2)).await;
         let mut regions = Vec::new();
@@ -361,6 +361,7 @@ mod tests {
             assert_eq!(text("Filter.1.Name"), Some("instance-id"));
             assert_eq!(text("Filter.1.Value.2"), Some("i-00000001"));
             assert!(text("Filter.2.Name").is_none() && text("InstanceId.1").is_none());
+            assert!(text("Filter.1.Value.3").is_none(), "no more than was asked for");
         }
         regions.sort();
         assert_eq!(regions, BOTH);

@@ -243,6 +243,7 @@ impl<C: Clock> Pool<C> {
             match member.app.sign_in(self.seen_by(index, whose)).await {
                 Ok(()) => return Ok(Chosen(index)),
                 Err(error) => {
+                    tracing::warn!(app = member.id, %error, "an App can't sign in");
                     let now = self.now();
                     let mut standing = member.standing();
                     standing.cooling_until = now + COOLDOWN;

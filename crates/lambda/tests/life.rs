@@ -25,7 +25,7 @@ fn main() -> ExitCode {
     match env::var(ROLE).as_deref() {
         Ok("function") => ostler_lambda::run(start, handle),
         _ => {
-            an_error_or_panic_is_that_invocations_and_no_others();
+            j87_an_error_or_panic_is_that_invocations_and_no_others();
             i9_a_start_that_fails_says_all_that_is_missing_and_ends_the_process();
             a_stretched_clock_is_refused_where_aws_is_real();
             println!("test result: ok. 3 passed");
@@ -136,8 +136,9 @@ fn ended(variables: &[(&str, &str)]) -> (Output, String) {
     (output, log)
 }
 
-/// Also CP-05: events full of nulls, or that are no object, are decoded.
-fn an_error_or_panic_is_that_invocations_and_no_others() {
+/// Also CP-05: events full of nulls, or that are no object, are decoded. Every line has the request's id and the
+/// function's name, of the invocation that it belongs to.
+fn j87_an_error_or_panic_is_that_invocations_and_no_others() {
     let nulls = json!({"id": "1", "headers": null, "body": null, "stageVariables": null});
     let events = [
         nulls.clone(),
@@ -173,6 +174,7 @@ fn an_error_or_panic_is_that_invocations_and_no_others() {
         ("greeted", "x"),
     ];
     assert_eq!(logged, expected, "{log}");
+    assert!(lines.iter().all(|line| line["span"]["function"] == "life"), "{log}");
     assert_eq!(lines[1]["reason"], "a fault of ours");
     assert!(lines[1]["location"].as_str().unwrap().contains("life.rs"));
     assert_eq!(

@@ -266,7 +266,7 @@ fn j44_j58_j81_the_queues_hold_candidates_for_fifteen_minutes_and_three_tries() 
 }
 
 #[test]
-fn j82_batches_of_ten_answer_record_by_record_two_at_a_time() {
+fn j20_j82_batches_of_ten_answer_record_by_record_two_at_a_time() {
     let template = template(NAME);
     let mapping = &template["Resources"]["Confirmations"];
     assert_eq!(mapping["DependsOn"], json!(["ComputePolicy", "CleanupPolicy"]));
@@ -274,6 +274,10 @@ fn j82_batches_of_ten_answer_record_by_record_two_at_a_time() {
     assert_eq!(mapping["BatchSize"], 10);
     assert_eq!(mapping["FunctionResponseTypes"], json!(["ReportBatchItemFailures"]));
     assert_eq!(mapping["ScalingConfig"]["MaximumConcurrency"], 2);
+    assert!(
+        mapping.get("Enabled").is_none(),
+        "a schedule that is switched off stops no confirmation"
+    );
 }
 
 #[test]

@@ -112,8 +112,8 @@ impl<C: Context, F: Fn() -> bool> Batch<'_, C, F> {
         match candidate.judge(self.config, &self.fingerprint, self.context.provider(), now) {
             Verdict::Look => return Some(candidate),
             Verdict::DryRun => {
-                let message = candidate.message();
-                info!(message_id = id, message, "dry run: would be looked at again");
+                let body = candidate.message();
+                info!(message_id = id, candidate = body, "dry run: would be looked at again");
                 self.counts.kept(Kept::DryRun, 1);
             }
             Verdict::TooEarly(by) => {

@@ -65,6 +65,8 @@ struct Scan<'a, C> {
     queued: u64,
     dry_run_candidates: u64,
     candidate_failures: u64,
+    /// Look-ups of what is behind a registration that were answered.
+    answered: u64,
     kept: BTreeMap<Kept, u64>,
     /// Pages shift while a list is read: what was a candidate on one page may come again on the next.
     candidates: HashSet<i64>,
@@ -86,6 +88,7 @@ impl<'a, C: Context> Scan<'a, C> {
             queued: 0,
             dry_run_candidates: 0,
             candidate_failures: 0,
+            answered: 0,
             kept: BTreeMap::new(),
             candidates: HashSet::new(),
             failures: BTreeMap::new(),
@@ -182,6 +185,7 @@ impl<'a, C: Context> Scan<'a, C> {
         let observed_at = self.context.clock().now();
         let mut absent = Vec::new();
         for ((registration, resource), exists) in found.into_iter().zip(exist) {
+            self.answered += u64::from(exists.is_ok());
             match exists {
                 Ok(true) => self.keep(Kept::Exists),
                 Ok(false) => absent.push(Candidate {
@@ -213,8 +217,9 @@ impl<'a, C: Context> Scan<'a, C> {
     async fn queue(&mut self, batch: &[Candidate]) {
         if self.config.dry_run {
             for candidate in batch {
-                let message = candidate.message();
-                info!(part = %candidate.part, runner = candidate.runner_name, message, "dry run: would be queued");
+                // Not "message", which is the line's own text.
+                let body = candidate.message();
+                info!(part = %candidate.part, runner = candidate.runner_name, candidate = body, "dry run: would be queued");
                 self.candidates.insert(candidate.runner_id);
             }
             self.dry_run_candidates += count(batch.len());
@@ -272,7 +277,9 @@ impl<'a, C: Context> Scan<'a, C> {
         for (kind, number) in &self.failures {
             counts.failed(kind, *number);
         }
-        if stop == Stop::Completed && self.abandoned == 0 {
+        // A janitor that can't look behind any registration does nothing, however well it reads lists.
+        let blind = self.failures.contains_key("LookUp") && self.answered == 0;
+        if stop == Stop::Completed && self.abandoned == 0 && !blind {
             counts.add("ScanCompleted", None, 1);
         }
         match self.error {

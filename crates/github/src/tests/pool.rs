@@ -328,6 +328,42 @@ async fn registrations_have_a_quota_of_their_own() {
 }
 
 #[tokio::test]
+async fn a_secondary_limit_is_of_all_calls_of_its_app() {
+    let secondary =
+        says(403, "You have exceeded a secondary rate limit. Please wait a few minutes.");
+    let server = apps()
+        .await
+        .on(LIST, [secondary])
+        .on(&format!("one: {ORG_JIT}"), [registered()])
+        .on(&format!("two: {ORG_JIT}"), [registered()]);
+    let pool = pool(&server, &[1, 2]);
+    assert_eq!(work(&server, &pool).await.unwrap(), "one");
+    let (acme, path) = (Whose::owner("Acme"), "/orgs/Acme/actions/runners/generate-jitconfig");
+    assert!(pool.call(acme, &Method::POST, path, None).await.unwrap().unwrap().is_success());
+    assert_eq!(server.calls().last().unwrap().bearer, "two", "registrations as well");
+}
+
+#[tokio::test]
+async fn a_repository_is_seen_if_any_app_sees_it_and_unseen_only_if_all_say_so() {
+    let path = "GET /repos/Acme/rocket/installation";
+    let whose = Whose { repository: Some("rocket"), ..Whose::owner("Acme") };
+    for (answers, seen) in [
+        ([says(404, "Not Found"), ok(json!({"id": 52}))], Some(true)),
+        ([says(500, ""), ok(json!({"id": 52}))], Some(true)),
+        ([says(404, "Not Found"), says(404, "Not Found")], Some(false)),
+        ([says(404, "Not Found"), says(500, "")], None),
+        ([says(500, ""), says(404, "Not Found")], None),
+    ] {
+        let [first, second] = answers;
+        let server = apps()
+            .await
+            .on(&format!("app 1: {path}"), [first])
+            .on(&format!("app 2: {path}"), [second]);
+        assert_eq!(pool(&server, &[1, 2]).installed(whose).await.ok(), seen);
+    }
+}
+
+#[tokio::test]
 async fn an_additional_app_whose_key_is_none_costs_only_itself() {
     let server = apps().await.on(LIST, [left(50)]);
     let credential = |id, key| AppCredential { id, key: Secret::new(key) };

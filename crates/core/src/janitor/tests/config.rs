@@ -34,7 +34,7 @@ fn j10_a_janitor_without_a_configuration_does_nothing() {
 }
 
 #[test]
-fn j11_what_is_missing_or_wrong_is_refused_by_name() {
+fn j06_j11_what_is_missing_or_wrong_is_refused_by_name() {
     for key in ["organization", "runnerNamePrefix"] {
         for bad in [json!(null), json!(""), json!("  "), json!(7), json!("x".repeat(120))] {
             assert!(refused(|value| value[key] = bad).contains(key), "{key}");
@@ -74,7 +74,7 @@ fn j11_what_is_missing_or_wrong_is_refused_by_name() {
 }
 
 #[test]
-fn j13_regions_are_all_of_them_and_real() {
+fn j06_j13_regions_are_required_and_real() {
     for bad in [
         json!(null),
         json!([]),

@@ -384,7 +384,7 @@ fn jp_05_only_a_look_that_answered_counts_and_a_scan_can_never_take_everything()
 }
 
 #[test]
-fn rr_15_a_registration_whose_machine_never_came_is_removed() {
+fn j03_sp_02_rr_15_a_registration_of_which_no_event_ever_told_is_found_and_removed() {
     let world = World::new([orphan(1)]);
     world.scan(&config(|_| {}));
     assert_eq!(world.ids(), [1]);
@@ -421,7 +421,7 @@ fn j04_the_janitor_has_no_way_to_end_a_machine() {
 }
 
 #[test]
-fn j76_any_provider_goes_through_discovery_and_confirmation() {
+fn j74_j76_any_provider_goes_through_discovery_and_confirmation() {
     // All of these tests run over a provider that is none of EC2's; here with names of another kind.
     struct Pods;
     impl Provider for Pods {

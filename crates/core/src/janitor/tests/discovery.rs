@@ -237,6 +237,11 @@ fn j37_a_look_that_failed_is_no_absence_and_stops_nobody_else() {
     let summary = world.scan(&config(|_| {}));
     assert_eq!((world.queued(), &summary["candidateFailures"]), (vec![2], &json!(1)));
     assert_eq!(world.metric("JanitorFailure LookUp"), 1.0);
+    assert_eq!(world.metric("ScanCompleted"), 1.0);
+    // Where no look at all is answered, the alarm that no scan was completed has to ring.
+    world.unknown.borrow_mut().insert(instance(2));
+    world.scan(&config(|_| {}));
+    assert_eq!(world.metric("ScanCompleted"), 1.0, "still the one");
 }
 
 #[test]
@@ -367,6 +372,8 @@ fn j86_every_scan_tells_the_same_things_however_it_ends() {
         let summary = world.scan(&config(|c| c.max_candidates = max));
         assert_eq!(summary.as_object().unwrap().keys().collect::<Vec<_>>(), keys);
         assert!(world.metrics.borrow().contains_key("RegistrationsSeen"));
+        let completed = if summary["stopReason"] == "completed" { 1.0 } else { 0.0 };
+        assert_eq!(world.metric("ScanCompleted"), completed, "{summary}");
     }
     let world = World::new((1..=3).map(orphan));
     world.scan(&config(|_| {}));
