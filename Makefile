@@ -12,7 +12,7 @@ PREFIX ?= /ostler
 SECONDS ?= 60
 JOBS ?= 20
 
-.PHONY: help setup build templates demo test sim bench lint fmt secrets clean-demo
+.PHONY: help setup build templates demo test sim bench bench-peer lint fmt secrets clean-demo
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ build: setup ## the functions' zips for ARCH=arm64 or x86_64: target/package/
 
 bench: setup ## measure each function against its budget (builds for this machine first)
 	@scripts/bench.sh
+
+bench-peer: setup ## measure Ostler beside an established peer, on the same events: target/bench-peer/bench-peer.md
+	@scripts/bench_peer.sh $(ARGS)
 
 secrets: setup ## create Ostler's SSM parameters in the account of your AWS credentials (PREFIX=/ostler)
 	@scripts/secrets.sh --prefix $(PREFIX) $(ARGS)

@@ -30,6 +30,8 @@ enum Command {
     Demo(Demo),
     /// Measures each function against its budget, in a world of its own.
     Bench(Bench),
+    /// Measures the functions beside those of an established peer, in a world of its own.
+    BenchPeer(BenchPeer),
 }
 
 #[derive(Args)]
@@ -70,23 +72,55 @@ struct Demo {
     out: PathBuf,
 }
 
+/// What is measured.
 #[derive(Args)]
-struct Bench {
+struct Code {
     /// Folder with the zips that `make build` makes.
     #[arg(long, required_unless_present = "bin_dir")]
     zips: Option<PathBuf>,
     /// Folder with binaries instead: to try the measurement, not the functions.
     #[arg(long, conflicts_with = "zips")]
     bin_dir: Option<PathBuf>,
+}
+
+impl Code {
+    fn place(self) -> anyhow::Result<bench::Code> {
+        match (self.zips, self.bin_dir) {
+            (Some(zips), _) => Ok(bench::Code::Zips(zips)),
+            (None, Some(binaries)) => Ok(bench::Code::Binaries(binaries)),
+            (None, None) => anyhow::bail!("say --zips or --bin-dir"),
+        }
+    }
+}
+
+#[derive(Args)]
+struct Bench {
+    #[command(flatten)]
+    code: Code,
     /// Where bench.json goes; the world's state is kept below it.
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
     /// Events of each kind.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 100)]
     events: usize,
     /// Starts of each function.
     #[arg(long, default_value_t = 15)]
     starts: usize,
+}
+
+#[derive(Args)]
+struct BenchPeer {
+    #[command(flatten)]
+    code: Code,
+    /// Folder with the peer's handlers, as scripts/bench_peer.sh fetches them.
+    #[arg(long)]
+    peer: PathBuf,
+    /// Where bench-peer.json and bench-peer.md go; the world's state is kept below it.
+    #[arg(long, default_value = "target/bench-peer")]
+    out: PathBuf,
+    /// Rounds, each with processes that were just started.
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
 }
 
 #[derive(Args)]
@@ -118,6 +152,10 @@ async fn main() -> anyhow::Result<ExitCode> {
         Command::Status(place) => status(place).await?,
         Command::Demo(options) => return play(options).await,
         Command::Bench(options) => measure(options).await?,
+        Command::BenchPeer(BenchPeer { code, peer, out, rounds }) => {
+            let code = code.place()?;
+            bench::peer::run(&bench::peer::Options { code, peer, out, rounds }).await?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -143,12 +181,8 @@ async fn play(options: Demo) -> anyhow::Result<ExitCode> {
 }
 
 async fn measure(options: Bench) -> anyhow::Result<()> {
-    let code = match (options.zips, options.bin_dir) {
-        (Some(zips), _) => bench::Code::Zips(zips),
-        (None, Some(binaries)) => bench::Code::Binaries(binaries),
-        (None, None) => anyhow::bail!("say --zips or --bin-dir"),
-    };
-    let Bench { out, events, starts, .. } = options;
+    let Bench { code, out, events, starts } = options;
+    let code = code.place()?;
     bench::run(&bench::Options { code, out, events, starts }).await.map(|_| ())
 }
 

@@ -1,5 +1,7 @@
 //! Child processes that never outlive the local world.
 
+use std::path::Path;
+
 use tokio::process::{Child, Command};
 
 /// Makes a command's process lead its own group, die with the thread that starts it (Linux; a worker of
@@ -14,6 +16,23 @@ pub fn tie(command: &mut Command) -> &mut Command {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             Ok(())
         });
+    }
+    command
+}
+
+/// Makes a command's process start in a control group; `procs` is the group's `cgroup.procs`.
+#[cfg(unix)]
+pub fn confine<'a>(command: &'a mut Command, procs: &Path) -> &'a mut Command {
+    let procs = procs.to_owned();
+    // SAFETY: opening and writing a file are plain system calls; the path was made before the fork, and a path of
+    // this length is copied to the stack, not to the heap.
+    #[allow(
+        unsafe_code,
+        reason = "a process is in its group before its program starts only by this"
+    )]
+    unsafe {
+        // "0" is the process that writes (cgroups(7)).
+        command.pre_exec(move || std::fs::write(&procs, "0"));
     }
     command
 }

@@ -221,6 +221,16 @@ impl World {
         ]
     }
 
+    /// The repository's root.
+    pub fn root(&self) -> &Path {
+        &self.config.root
+    }
+
+    /// What GitHub signs its deliveries with.
+    pub fn webhook_secret(&self) -> &str {
+        &self.webhook_secret
+    }
+
     /// Where all processes of the world write.
     pub fn log_dir(&self) -> PathBuf {
         self.config.state_dir.clone()

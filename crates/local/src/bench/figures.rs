@@ -190,6 +190,11 @@ impl Samples {
         self.github.push(github);
     }
 
+    /// How many were noted.
+    pub fn count(&self) -> usize {
+        self.latency_ms.len()
+    }
+
     /// Notes how much more memory one event took at most than was resident before it, in bytes.
     pub fn note_growth(&mut self, bytes: u64) {
         self.grown.push(bytes);
@@ -415,7 +420,7 @@ pub fn budgets(functions: &[FunctionReport]) -> Vec<Budget> {
 }
 
 /// The least sample that at least `share` of all are not above (nearest rank); 0 of none.
-fn percentile(sorted: &[f64], share: f64) -> f64 {
+pub fn percentile(sorted: &[f64], share: f64) -> f64 {
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -426,13 +431,15 @@ fn percentile(sorted: &[f64], share: f64) -> f64 {
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
 }
 
-fn sorted(samples: &[f64]) -> Vec<f64> {
+/// In ascending order.
+pub fn sorted(samples: &[f64]) -> Vec<f64> {
     let mut samples = samples.to_vec();
     samples.sort_by(f64::total_cmp);
     samples
 }
 
-fn ms(duration: Duration) -> f64 {
+/// Milliseconds.
+pub fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 

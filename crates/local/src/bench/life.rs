@@ -88,6 +88,25 @@ pub(super) struct Execution {
 }
 
 impl Execution {
+    /// The event of a step, as infra/orchestrator.asl.json has it.
+    pub(super) fn event(&self, step: &str) -> Value {
+        let mut job = self.input.clone();
+        if !self.state.is_null() {
+            job["run"] = json!({"state": self.state});
+        }
+        json!({
+            "step": step,
+            "runnerName": self.runner,
+            "startedAt": self.started.to_string(),
+            "job": job,
+        })
+    }
+
+    /// What a step has answered.
+    pub(super) fn note(&mut self, answer: Value) {
+        self.state = answer;
+    }
+
     fn state(&self, key: &str) -> anyhow::Result<&str> {
         self.state[key].as_str().with_context(|| format!("{} has no {key}", self.runner))
     }
@@ -157,7 +176,7 @@ impl Bench<'_> {
     }
 
     /// A delivery that the model knows nothing of.
-    async fn raw(&mut self, event: &str, body: &str) -> anyhow::Result<Value> {
+    pub(super) async fn raw(&mut self, event: &str, body: &str) -> anyhow::Result<Value> {
         self.world.github.send_raw(RawHook {
             event: Some(event.to_owned()),
             body: body.to_owned(),
@@ -194,20 +213,10 @@ impl Bench<'_> {
         step: &str,
         next: &str,
     ) -> anyhow::Result<()> {
-        // As infra/orchestrator.asl.json has it.
-        let mut job = execution.input.clone();
-        if !execution.state.is_null() {
-            job["run"] = json!({"state": execution.state});
-        }
-        let event = json!({
-            "step": step,
-            "runnerName": execution.runner,
-            "startedAt": execution.started.to_string(),
-            "job": job,
-        });
+        let event = execution.event(step);
         let answer = self.measure(kind, &event).await?;
         ensure!(answer["next"] == next, "{} answered {answer}, not {next}", kind.name());
-        execution.state = answer;
+        execution.note(answer);
         Ok(())
     }
 
@@ -226,7 +235,7 @@ impl Bench<'_> {
     }
 
     /// What the instance would do: claim the registration, come online, take the job. Gives the session.
-    async fn connect(&self, execution: &Execution, job: u64) -> anyhow::Result<String> {
+    pub(super) async fn connect(&self, execution: &Execution, job: u64) -> anyhow::Result<String> {
         let owner = self.world.output("RunnerRoleId")?;
         let item = json!({
             "TableName": self.world.output("HandoffTableName")?,

@@ -10,11 +10,13 @@
 mod figures;
 mod life;
 mod machine;
+pub mod peer;
 mod reports;
 mod show;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use ostler_sim::ec2;
@@ -209,6 +211,48 @@ struct Subject {
     figures: Figures,
 }
 
+/// One event, as its process handled it.
+struct Sample {
+    answer: Value,
+    /// The answer, where it is an error.
+    error: Option<String>,
+    /// From its delivery to the answer.
+    latency: Duration,
+    /// The process's own work; `None` where the system does not tell.
+    cpu: Option<Duration>,
+    aws: Calls,
+    github: Calls,
+}
+
+impl Sample {
+    /// Of a function that is called `name`.
+    async fn take(
+        world: &World,
+        process: &mut Probe,
+        name: &str,
+        event: &Value,
+    ) -> anyhow::Result<Self> {
+        let before = calls(world, name);
+        let id = process.process_id().unwrap_or_default();
+        let worked = machine::cpu_time_of(id);
+        let handled = process.invoke(event.to_string().into()).await;
+        let (outcome, latency) = handled.map_err(|error| broken(name, &error))?;
+        let cpu = machine::cpu_time_of(id)
+            .zip(worked)
+            .map(|(after, before)| after.saturating_sub(before));
+        let after = calls(world, name);
+        let text = || String::from_utf8_lossy(&outcome.payload).into_owned();
+        Ok(Self {
+            answer: serde_json::from_slice(&outcome.payload).unwrap_or(Value::Null),
+            error: outcome.error.then(text),
+            latency,
+            cpu,
+            aws: added(&before.0, &after.0),
+            github: added(&before.1, &after.1),
+        })
+    }
+}
+
 /// A measurement under way.
 struct Bench<'a> {
     world: &'a World,
@@ -222,10 +266,26 @@ struct Bench<'a> {
 }
 
 impl<'a> Bench<'a> {
+    /// Starts a function's process anew; gives how long it took to be ready. `procs` is the `cgroup.procs` of a control
+    /// group that it is to start in.
+    async fn restart(
+        &mut self,
+        function: Function,
+        procs: Option<&Path>,
+    ) -> anyhow::Result<Duration> {
+        let name = deployed_name(function);
+        let own = own_variables(&self.machine_arn);
+        let process = self.world.edge.lambda().probe(&name, &own, procs).await;
+        let process = process.map_err(|error| broken(&name, &error))?;
+        let init = process.init();
+        self.subject(function)?.process = process;
+        Ok(init)
+    }
+
     /// Starts each function so often, and keeps its last process.
     async fn start(world: &'a World, options: &Options) -> anyhow::Result<Self> {
-        let machine_arn = still_machine(world).await?;
-        let own = [("OSTLER_STATE_MACHINE_ARN".to_owned(), machine_arn.clone())];
+        let machine_arn = still_machine(world, "ostler-bench").await?;
+        let own = own_variables(&machine_arn);
         let mut subjects = BTreeMap::new();
         for function in Function::ALL {
             println!("starting the {} {} times", function.name(), options.starts);
@@ -236,8 +296,8 @@ impl<'a> Bench<'a> {
             for _ in 0..options.starts.max(1) {
                 // The one before ends first, so that no two of them share the machine.
                 drop(last.take());
-                let process = world.edge.lambda().probe(&name, &own).await;
-                let process = process.map_err(|error| broken(function, &error))?;
+                let process = world.edge.lambda().probe(&name, &own, None).await;
+                let process = process.map_err(|error| broken(&name, &error))?;
                 figures.init.push(process.init());
                 last = Some(process);
             }
@@ -250,35 +310,22 @@ impl<'a> Bench<'a> {
 
     /// Hands an event to its function, and gives the answer.
     async fn measure(&mut self, kind: Kind, event: &Value) -> anyhow::Result<Value> {
-        let function = kind.function();
-        let before = calls(self.world, function);
-        let subject = self
-            .subjects
-            .get_mut(&function)
-            .ok_or_else(|| anyhow!("{} is not there", function.name()))?;
+        let subject = self.subject(kind.function())?;
         let process = subject.process.process_id().unwrap_or_default();
         let resident = match kind {
             Kind::ManyLines => subject.figures.weigh(process),
             _ => None,
         };
-        let worked = machine::cpu_time_of(process);
-        let (outcome, latency) = subject
-            .process
-            .invoke(event.to_string().into())
-            .await
-            .map_err(|error| broken(function, &error))?;
-        let worked = machine::cpu_time_of(process)
-            .zip(worked)
-            .map(|(after, before)| after.saturating_sub(before));
-        let after = calls(self.world, function);
-        if outcome.error {
-            let error = String::from_utf8_lossy(&outcome.payload);
+        let sample = self.sample(kind.function(), event).await?;
+        if let Some(error) = sample.error {
             bail!("{} failed: {error}", kind.name());
         }
         let [(aws, aws_apart), (github, github_apart)] = [
-            split(added(&before.0, &after.0), |call| call.starts_with(AWS_APART)),
-            split(added(&before.1, &after.1), |call| call.ends_with(GITHUB_APART)),
+            split(sample.aws, |call| call.starts_with(AWS_APART)),
+            split(sample.github, |call| call.ends_with(GITHUB_APART)),
         ];
+        let warm = self.warm;
+        let subject = self.subject(kind.function())?;
         for (call, times) in aws_apart.into_iter().chain(github_apart) {
             *subject.figures.apart.entry(call).or_default() += times;
         }
@@ -287,10 +334,28 @@ impl<'a> Bench<'a> {
         if let Some((before, (_, most))) = resident.zip(machine::memory_of(process)) {
             samples.note_growth(most.saturating_sub(before));
         }
-        if self.warm {
-            samples.note(latency, worked, aws, github);
+        if warm {
+            samples.note(sample.latency, sample.cpu, aws, github);
         }
-        Ok(serde_json::from_slice(&outcome.payload).unwrap_or(Value::Null))
+        Ok(sample.answer)
+    }
+
+    /// Hands an event to a function, and notes nothing.
+    async fn sample(&mut self, function: Function, event: &Value) -> anyhow::Result<Sample> {
+        let world = self.world;
+        let process = &mut self.subject(function)?.process;
+        Sample::take(world, process, &deployed_name(function), event).await
+    }
+
+    /// How many events of that kind were noted.
+    fn measured(&self, kind: Kind) -> usize {
+        let figures = self.subjects.get(&kind.function()).map(|subject| &subject.figures);
+        figures.and_then(|figures| figures.events.get(&kind)).map_or(0, figures::Samples::count)
+    }
+
+    fn subject(&mut self, function: Function) -> anyhow::Result<&mut Subject> {
+        let subject = self.subjects.get_mut(&function);
+        subject.ok_or_else(|| anyhow!("{} is not there", function.name()))
     }
 
     fn finish(self) -> anyhow::Result<Vec<FunctionReport>> {
@@ -307,18 +372,23 @@ impl<'a> Bench<'a> {
     }
 }
 
+/// What leads a function to the state machine that does nothing.
+fn own_variables(machine_arn: &str) -> [(String, String); 1] {
+    [("OSTLER_STATE_MACHINE_ARN".to_owned(), machine_arn.to_owned())]
+}
+
 fn deployed_name(function: Function) -> String {
     format!("{CONTROL_STACK}-{}", function.name())
 }
 
-fn broken(function: Function, error: &InvokeError) -> anyhow::Error {
-    anyhow!("the {} could not be run: {error:?}", function.name())
+fn broken(name: &str, error: &InvokeError) -> anyhow::Error {
+    anyhow!("{name} could not be run: {error:?}")
 }
 
 /// Makes a state machine whose executions run and do nothing.
-async fn still_machine(world: &World) -> anyhow::Result<String> {
+async fn still_machine(world: &World, name: &str) -> anyhow::Result<String> {
     let input = json!({
-        "name": "ostler-bench",
+        "name": name,
         "definition": STILL_MACHINE,
         "roleArn": format!("arn:aws:iam::{}:role/ostler-bench", crate::aws::ACCOUNT),
     });
@@ -329,8 +399,8 @@ async fn still_machine(world: &World) -> anyhow::Result<String> {
 }
 
 /// Calls so far: of AWS by a function, and of GitHub by anyone, because functions work in turn here.
-fn calls(world: &World, function: Function) -> (Calls, Calls) {
-    let caller = format!("fn-{}", deployed_name(function));
+fn calls(world: &World, function: &str) -> (Calls, Calls) {
+    let caller = format!("fn-{function}");
     (world.edge.calls().remove(&caller).unwrap_or_default(), world.github.calls())
 }
 

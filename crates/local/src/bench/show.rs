@@ -107,7 +107,7 @@ fn calls(calls: &CallReport) -> String {
 }
 
 /// As short as it can be told apart: whole numbers as such, others with two decimals, one from 100.
-fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     if (value - value.round()).abs() < 0.005 {
         format!("{value:.0}")
     } else if value >= 100.0 {

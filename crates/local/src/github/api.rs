@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{MatchedPath, Query, RawPathParams, State};
@@ -25,6 +26,8 @@ use super::{GitHub, HangUp};
 const BASE: &str = "/api/v3";
 /// Requests of all callers that may be under way (docs: secondary limits).
 const CONCURRENT_LIMIT: usize = 100;
+/// How long a registration token is good for (docs).
+const REGISTRATION_TOKEN_LIFE: Duration = Duration::from_secs(3600);
 /// What the App may do, as its installations show it.
 const PERMISSIONS: [(&str, &str); 5] = [
     ("actions", "write"),
@@ -48,6 +51,7 @@ pub(super) fn routes() -> Router<Arc<GitHub>> {
         ORG_RUNNERS,
         ORG_RUNNER,
         ORG_JIT,
+        ORG_REGISTRATION_TOKEN,
         ORG_GROUPS,
         REPO_RUNNERS,
         REPO_RUNNER,
@@ -63,6 +67,7 @@ pub(super) fn routes() -> Router<Arc<GitHub>> {
         DELIVERIES,
         DELIVERY,
         DELIVERY_ATTEMPTS,
+        OCTOCAT,
         RATE_LIMIT,
     ];
     templates.into_iter().fold(Router::new(), |router, template| {
@@ -408,6 +413,13 @@ fn model_answer(
             Ok(Answer { status: 204, body: None, links: Vec::new() })
         }
         ("POST", ORG_JIT | REPO_JIT) => register(model, call),
+        ("POST", ORG_REGISTRATION_TOKEN) => Ok(Answer::new(
+            201,
+            json!({
+                "token": format!("A{:028}", now.millis()),
+                "expires_at": (now + REGISTRATION_TOKEN_LIFE).to_string(),
+            }),
+        )),
         ("GET", ORG_GROUPS) => {
             let page = model.list_groups(call.param("org"), paging)?;
             Ok(Answer::page(Some("runner_groups"), page, paging, |group| group.json()))
@@ -466,6 +478,7 @@ fn model_answer(
                 })
             }))
         }
+        ("GET", OCTOCAT) => Ok(Answer::ok(json!("Half measures are as bad as nothing at all."))),
         ("GET", RATE_LIMIT) => rate_limit(model, &call.caller),
         _ => Err(ApiError::not_found()),
     }

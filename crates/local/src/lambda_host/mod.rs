@@ -309,7 +309,7 @@ impl Host {
                 }
                 None => {
                     let variables = sandbox::variables(function, &function.root, &self.common);
-                    Sandbox::start(function, &variables).await.map_err(InvokeError::Broken)?
+                    Sandbox::start(function, &variables, None).await.map_err(InvokeError::Broken)?
                 }
             };
             let invocation = Invocation {

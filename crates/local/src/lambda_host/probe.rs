@@ -1,5 +1,6 @@
 //! A process of a function for oneself, to be measured: the deployed code and environment, but real time.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,14 +19,21 @@ pub struct Probe {
 
 impl Host {
     /// Starts a process of a deployed function, and waits until it asks for work. It gets the variables
-    /// that AWS gives it, thus no clock of the world's, and `own` over them.
-    pub async fn probe(&self, name: &str, own: &[(String, String)]) -> Result<Probe, InvokeError> {
+    /// that AWS gives it, thus no clock of the world's, and `own` over them. `cgroup` is the `cgroup.procs` of a
+    /// control group that it is to start in.
+    pub async fn probe(
+        &self,
+        name: &str,
+        own: &[(String, String)],
+        cgroup: Option<&Path>,
+    ) -> Result<Probe, InvokeError> {
         let function = self.function(name).await?;
         let endpoint = self.common.iter().filter(|(name, _)| name != "OSTLER_CLOCK");
         let own: Vec<_> = endpoint.chain(own).cloned().collect();
         let variables = sandbox::variables(&function, &function.root, &own);
         let started = Instant::now();
-        let sandbox = Sandbox::start(&function, &variables).await.map_err(InvokeError::Broken)?;
+        let sandbox =
+            Sandbox::start(&function, &variables, cgroup).await.map_err(InvokeError::Broken)?;
         let mut probe = Probe {
             sandbox,
             function: name.to_owned(),

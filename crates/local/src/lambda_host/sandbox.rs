@@ -94,6 +94,7 @@ impl Sandbox {
     pub async fn start(
         function: &Function,
         variables: &[(String, String)],
+        cgroup: Option<&Path>,
     ) -> Result<Self, String> {
         let listener = TcpListener::bind(("127.0.0.1", 0))
             .await
@@ -109,6 +110,9 @@ impl Sandbox {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if let Some(cgroup) = cgroup {
+            process::confine(&mut command, cgroup);
+        }
         let mut child = process::tie(&mut command)
             .spawn()
             .map_err(|error| format!("{} did not start: {error}", bootstrap.display()))?;

@@ -25,6 +25,8 @@ pub const ORG_RUNNERS: &str = "/orgs/{org}/actions/runners";
 pub const ORG_RUNNER: &str = "/orgs/{org}/actions/runners/{runner_id}";
 /// `POST`: a just-in-time registration with an organisation.
 pub const ORG_JIT: &str = "/orgs/{org}/actions/runners/generate-jitconfig";
+/// `POST`: a token that lets any machine register with an organisation for an hour.
+pub const ORG_REGISTRATION_TOKEN: &str = "/orgs/{org}/actions/runners/registration-token";
 /// `GET`: runner groups.
 pub const ORG_GROUPS: &str = "/orgs/{org}/actions/runner-groups";
 /// `GET`: runners of a repository.
@@ -56,5 +58,7 @@ pub const DELIVERIES: &str = "/app/hook/deliveries";
 pub const DELIVERY: &str = "/app/hook/deliveries/{delivery_id}";
 /// `POST`: sends it again.
 pub const DELIVERY_ATTEMPTS: &str = "/app/hook/deliveries/{delivery_id}/attempts";
+/// `GET`: a cat; what some clients ask to see whether their token still works.
+pub const OCTOCAT: &str = "/octocat";
 /// `GET`: the state of the rate limits.
 pub const RATE_LIMIT: &str = "/rate_limit";
