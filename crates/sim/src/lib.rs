@@ -5,6 +5,7 @@
 //! - [`world`]: the ports of the use cases over these models, and the faults that strike at them.
 //! - [`simulation`]: whole histories. Webhooks are delivered, executions are played by the real definition
 //!   with the real use cases as their function, machines boot, work and die.
+//! - [`janitor`]: the registration janitor's own world, with machines in several regions.
 //! - [`invariants`]: what must hold in every history, and at its end.
 //! - [`campaign`]: random histories in great number; the program `ostler-sim` plays them.
 //!
@@ -14,6 +15,7 @@ pub mod campaign;
 pub mod ec2;
 pub mod github;
 pub mod invariants;
+pub mod janitor;
 pub mod queue;
 pub mod simulation;
 pub mod world;

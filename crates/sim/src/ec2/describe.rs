@@ -262,13 +262,20 @@ impl Ec2 {
         Ok(self.images.values().filter(wanted).cloned().collect())
     }
 
-    /// The instances that can pass, by the index of tags where a filter names a tag without wildcards.
+    /// The instances that can pass, by the indexes of ids and tags where a filter names one without
+    /// wildcards.
     fn indexed(&self, query: &DescribeQuery) -> Vec<u64> {
-        let exact = query.filters.iter().find_map(|filter| {
-            let key = filter.name.strip_prefix("tag:")?;
-            let wild = filter.values.iter().any(|it| it.contains(['*', '?', '\\']));
-            (!wild).then_some((key, &filter.values))
-        });
+        let wild = |it: &Filter| it.values.iter().any(|value| value.contains(['*', '?', '\\']));
+        let mut literal = query.filters.iter().filter(|filter| !wild(filter));
+        if let Some(by_id) = literal.clone().find(|filter| filter.name == "instance-id") {
+            let mut chosen: Vec<u64> =
+                by_id.values.iter().filter_map(|id| self.ids.get(id).copied()).collect();
+            chosen.sort_unstable();
+            chosen.dedup();
+            return chosen;
+        }
+        let exact =
+            literal.find_map(|filter| Some((filter.name.strip_prefix("tag:")?, &filter.values)));
         let Some((key, values)) = exact else {
             return self.instances.keys().copied().collect();
         };

@@ -29,6 +29,8 @@ pub const ORG_JIT: &str = "/orgs/{org}/actions/runners/generate-jitconfig";
 pub const ORG_REGISTRATION_TOKEN: &str = "/orgs/{org}/actions/runners/registration-token";
 /// `GET`: runner groups.
 pub const ORG_GROUPS: &str = "/orgs/{org}/actions/runner-groups";
+/// `GET`: runners of a runner group.
+pub const ORG_GROUP_RUNNERS: &str = "/orgs/{org}/actions/runner-groups/{runner_group_id}/runners";
 /// `GET`: runners of a repository.
 pub const REPO_RUNNERS: &str = "/repos/{owner}/{repo}/actions/runners";
 /// `GET`, `DELETE`: one of them.

@@ -75,6 +75,9 @@ pub struct Options {
     pub runner_deprecated: bool,
     /// Older GHES versions do not know the `name` filter of the runner listings.
     pub ignores_name_filter: bool,
+    /// How often it is looked whether something is due; at every call if zero. Each look goes over all
+    /// runners, which thousands of them make long.
+    pub timer_grain: Duration,
     /// Rate limits; `None` as on GHES, where they are off by default (docs).
     pub rate_limits: Option<RateLimits>,
 }
@@ -99,6 +102,7 @@ impl Default for Options {
             list_staleness: Duration::ZERO,
             runner_deprecated: false,
             ignores_name_filter: false,
+            timer_grain: Duration::ZERO,
             rate_limits: Some(RateLimits::default()),
         }
     }
@@ -260,6 +264,8 @@ pub struct GitHub {
     options: Options,
     rng: StdRng,
     now: Timestamp,
+    /// When it was last looked whether something is due.
+    looked: Timestamp,
     next_id: u64,
     /// By login in lower case: names are not case-sensitive at GitHub (docs).
     owners: BTreeMap<String, Owner>,
@@ -289,6 +295,7 @@ impl GitHub {
             options,
             rng: StdRng::seed_from_u64(seed),
             now: Timestamp::default(),
+            looked: Timestamp::default(),
             // Ids of jobs and runs are beyond 32 bits today.
             next_id: 48_000_000_000,
             owners: BTreeMap::new(),
@@ -396,6 +403,10 @@ impl GitHub {
     /// Lets everything happen that is due by `now`. Time does not run backwards.
     fn advance(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
+        if self.now.since(self.looked) < self.options.timer_grain {
+            return;
+        }
+        self.looked = self.now;
         self.expire_sessions();
         self.expire_jobs();
         self.expire_registrations();

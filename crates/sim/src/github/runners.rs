@@ -309,8 +309,15 @@ impl GitHub {
         if !self.has_group(&scope, group) {
             return Err(ApiError::not_found());
         }
-        let same = |runner: &&Runner| runner.scope == scope;
-        let held = self.runners.values().filter(same).filter(|r| r.group == group).count();
+        // In one pass: there may be thousands.
+        let (mut held, mut taken) = (0, false);
+        for runner in self.runners.values() {
+            let (member, same) = (runner.group == group, runner.name == name);
+            if (member || same) && runner.scope == scope {
+                held += usize::from(member);
+                taken |= same;
+            }
+        }
         let limit = self.options.group_limit;
         if held >= limit {
             return Err(ApiError::new(
@@ -320,7 +327,7 @@ impl GitHub {
                 ),
             ));
         }
-        if self.runners.values().filter(same).any(|runner| runner.name == name) {
+        if taken {
             return Err(ApiError::new(
                 409,
                 format!("Already exists - A runner with the name {name} already exists."),
@@ -394,6 +401,45 @@ impl GitHub {
         let wanted: Vec<&RunnerView> =
             listed.iter().filter(|view| name.is_none_or(|name| view.name == name)).collect();
         Ok(paging.cut(wanted.into_iter().cloned()))
+    }
+
+    /// `GET /orgs/{org}/actions/runner-groups/{runner_group_id}/runners`, by id. An unknown group is 404.
+    pub fn list_group_runners(
+        &mut self,
+        now: Timestamp,
+        login: &str,
+        group: u64,
+        paging: Paging,
+    ) -> Result<Page<RunnerView>, ApiError> {
+        self.advance(now);
+        let scope = self.known_scope(&Scope::Organization(login.into()))?;
+        if !self.has_group(&scope, group) {
+            return Err(ApiError::not_found());
+        }
+        let now = self.now;
+        let members: Vec<&Runner> = self
+            .runners
+            .values()
+            .filter(|runner| runner.group == group && runner.scope == scope)
+            .filter(|runner| runner.hidden_until.is_none_or(|until| until <= now))
+            .collect();
+        let page = paging.cut(members.into_iter());
+        let items = page.items.into_iter().map(|runner| self.view(runner)).collect();
+        Ok(Page { total: page.total, items })
+    }
+
+    /// Moves a runner to another group, as an owner of the organisation can.
+    pub fn move_runner(&mut self, runner_id: u64, group: u64) {
+        if let Some(runner) = self.runners.get_mut(&runner_id) {
+            runner.group = group;
+        }
+    }
+
+    /// Gives a registration another name, as if its id had come to be another's.
+    pub fn rename_runner(&mut self, runner_id: u64, name: &str) {
+        if let Some(runner) = self.runners.get_mut(&runner_id) {
+            runner.name = name.into();
+        }
     }
 
     /// `DELETE …/actions/runners/{runner_id}`: 422 while it is, or is held to be, busy. Where the flag
@@ -581,6 +627,11 @@ impl GitHub {
             let open = |s: &&Session| s.closed_at.is_none() && s.runner.name == runner_name;
             self.sessions.iter().find(|(_, session)| open(session)).map(|(id, _)| id.clone())
         })
+    }
+
+    /// A registration of any scope, without a look at the clock.
+    pub fn registration(&self, runner_id: u64) -> Option<RunnerView> {
+        self.runners.get(&runner_id).map(|runner| self.view(runner))
     }
 
     /// All registrations of all scopes, for the checks at a test's end.
