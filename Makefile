@@ -12,7 +12,7 @@ PREFIX ?= /ostler
 SECONDS ?= 60
 JOBS ?= 20
 
-.PHONY: help setup build templates demo test sim bench bench-peer lint fmt secrets clean-demo
+.PHONY: help setup build templates demo test sim mutants bench bench-peer lint fmt secrets clean-demo
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: setup ## run every test
 
 sim: ## play random histories under virtual time: SECONDS=60 JOBS=20 ARGS="--profile calls --seed 7"
 	@cargo run --quiet --locked --profile sim -p ostler-sim -- run --seconds $(SECONDS) --jobs $(JOBS) $(ARGS)
+
+mutants: ## put faults into the use cases, and see whether they are noticed: ARGS="seeded" or "sampled"
+	@scripts/mutants.sh $(ARGS)
 
 lint: setup ## format, clippy, dependencies, templates, scripts
 	@scripts/lint.sh

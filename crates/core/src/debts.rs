@@ -18,6 +18,7 @@ use crate::ports::{
     Clock, Context, Execution, Executions, Forge, ForgeJob, JobStatus, Ledger, Ran, RunnerRecord,
     Start, Telemetry,
 };
+use crate::reach::reached;
 use crate::supply::{Debt, Fact, Facts, JobKey, Need};
 use crate::time::Timestamp;
 use crate::together::Turns;
@@ -193,6 +194,7 @@ impl<'a, C: Context> Debts<'a, C> {
     /// As [`Debts::account`], for a name that a job was found under: only if it is a runner of ours.
     pub async fn account_if_ours(&self, name: &str, id: JobId, repository: &str) -> Result<()> {
         if !is_plausible(name) || self.execution(name).await?.is_none() {
+            reached("debts: a job runs on somebody else's runner");
             return Ok(());
         }
         self.account(name, id, repository).await
@@ -248,9 +250,18 @@ impl<'a, C: Context> Debts<'a, C> {
     ) -> Result<Judgement> {
         let debt = self.debt(own, known).await?;
         Ok(match debt.owner {
-            Some(owner) => Judgement::Debt(self.pay(&owner, Some(lost), false).await?),
-            None if debt.unneeded => Judgement::Unneeded,
-            None => Judgement::Settled,
+            Some(owner) => {
+                reached("debts: somebody waits");
+                Judgement::Debt(self.pay(&owner, Some(lost), false).await?)
+            }
+            None if debt.unneeded => {
+                reached("debts: who would have waited is over, unserved");
+                Judgement::Unneeded
+            }
+            None => {
+                reached("debts: nobody waits");
+                Judgement::Settled
+            }
         })
     }
 
@@ -263,6 +274,7 @@ impl<'a, C: Context> Debts<'a, C> {
         repository: Option<&str>,
     ) -> Result<Judgement> {
         if own.job() == Some(ran) {
+            reached("debts: it ran its own job");
             return Ok(Judgement::Settled);
         }
         let key = JobKey::noted(ran, repository);
@@ -279,10 +291,12 @@ impl<'a, C: Context> Debts<'a, C> {
                 |job: &ForgeJob| job.created.is_some_and(|created| now.since(created) < LATE_EVENT);
             let accepts = |labels: &crate::labels::Labels| self.settings.may_serve(labels);
             if self.find(|facts| facts.too_early(&key, &at, accepts, young)).await? {
+                reached("debts: too early to judge");
                 return Ok(Judgement::TooEarly);
             }
         }
         if self.find(|facts| facts.relieved(runner, own, &key)).await? {
+            reached("debts: relieved by the runner of the job that it ran");
             return Ok(Judgement::Settled);
         }
         self.settle(runner, own, None).await
@@ -320,9 +334,11 @@ impl<'a, C: Context> Debts<'a, C> {
         let mut facts = self.lasting();
         let job = self.context.forge().job(&owner.repository(), key.id).await?;
         if job.is_none_or(|job| job.status != JobStatus::Queued) {
+            reached("debts: whoever waited waits no more");
             return Ok(Payment::NotQueued);
         }
         if self.find_anew(&mut facts, |facts| facts.supply(&key, &wanted, lost)).await? {
+            reached("debts: whoever waits has supply");
             return Ok(Payment::Supplied);
         }
         let latest = self.find_anew(&mut facts, |facts| facts.latest(&key)).await?;
@@ -344,17 +360,21 @@ impl<'a, C: Context> Debts<'a, C> {
             }
             let mut facts = self.lasting();
             if self.find_anew(&mut facts, |facts| facts.available(&name, lost)).await? {
+                reached("debts: the runner of that name is the supply");
                 return Ok(Payment::Supplied);
             }
             if replacement < MAX_REPLACEMENTS {
+                reached("debts: that name is used up");
                 replacement += 1;
             } else if requeue && self.may_start_generation(&base, generation).await? {
+                reached("debts: another generation");
                 generation += 1;
                 replacement = 0;
             } else {
                 break;
             }
         }
+        reached("debts: all replacements are used up");
         warn!(
             job = owner.job_id,
             url = owner.job_url,
@@ -367,6 +387,7 @@ impl<'a, C: Context> Debts<'a, C> {
 
     async fn may_start_generation(&self, base: &Lineage, last: u8) -> Result<bool> {
         if last >= MAX_REQUEUES {
+            reached("debts: all generations are used up");
             return Ok(false);
         }
         let first = self.context.executions().describe(&base.at(last, 0).to_string()).await?;
@@ -393,8 +414,18 @@ impl<'a, C: Context> Debts<'a, C> {
     pub async fn start(&self, name: &str, input: &RunnerInput) -> Result<bool> {
         let called = self.context.clock().now();
         Ok(match self.context.executions().start(name, input).await? {
-            Start::Accepted { started } => started + CLOCK_SKEW >= called,
-            Start::Exists => false,
+            Start::Accepted { started } if started + CLOCK_SKEW >= called => {
+                reached("debts: an execution was started");
+                true
+            }
+            Start::Accepted { .. } => {
+                reached("debts: the execution runs already");
+                false
+            }
+            Start::Exists => {
+                reached("debts: the name was used before");
+                false
+            }
         })
     }
 }

@@ -10,6 +10,7 @@ pub mod job;
 pub mod labels;
 pub mod names;
 pub mod ports;
+pub mod reach;
 pub mod reaper;
 pub mod report;
 pub mod runner;

@@ -10,6 +10,7 @@ use crate::job::{JobId, Repository, RunnerInput};
 use crate::labels::Labels;
 use crate::names::{NameKey, is_plausible};
 use crate::ports::{Execution, ForgeJob, JobRecord, JobStatus, Ran, RunnerRecord};
+use crate::reach::reached;
 
 /// Steps from a job to the runner that will serve it: GitHub can shuffle a whole matrix (at most 256 jobs)
 /// into one chain. The bound ends circles.
@@ -218,21 +219,32 @@ impl<'a> Facts<'a> {
                 // is none any more; of a job on the way nothing is, but that its runner was started.
                 None => match except {
                     Some(lost) if at.id == job.id && self.started_for(lost, job.id)? => lost.into(),
-                    _ if at.id == job.id => return Ok(false),
+                    _ if at.id == job.id => {
+                        reached("supply: no runner was started for it");
+                        return Ok(false);
+                    }
                     _ => {
+                        reached("supply: through a job that has no runner of ours");
                         let labels = self.foreign(at.id);
                         return Ok(labels.is_some_and(|labels| labels.cover_foreign(wanted)));
                     }
                 },
             };
             if self.available(&name, except)? {
+                reached("supply: a runner is available");
                 let input = self.execution(&name)?.and_then(|execution| execution.input.as_ref());
                 // A job's own runner covers it, also where its input is not to be seen yet.
                 return Ok(input.map_or(at.id == job.id, |input| input.covers(wanted)));
             }
             match &self.runner(&name)?.ran {
-                Ran::Job { id, repository } => at = JobKey::noted(*id, repository.as_deref()),
-                Ran::Taken | Ran::Unknown => return Ok(false),
+                Ran::Job { id, repository } => {
+                    reached("supply: it ran another job, whose runner is next");
+                    at = JobKey::noted(*id, repository.as_deref());
+                }
+                Ran::Taken | Ran::Unknown => {
+                    reached("supply: the last one is lost");
+                    return Ok(false);
+                }
             }
         }
         Ok(false)
@@ -250,16 +262,24 @@ impl<'a> Facts<'a> {
         let mut at = ran.clone();
         for _ in 0..MAX_CHAIN {
             if own.job() == Some(at.id) {
+                reached("relieved: the jobs of a circle have all run");
                 return Ok(true);
             }
             let Some(name) = self.latest(&at)? else { return Ok(false) };
             if self.available(&name, Some(lost))? {
+                reached("relieved: perhaps, by one that is available");
                 let input = self.execution(&name)?.and_then(|execution| execution.input.as_ref());
                 return Ok(input.is_some_and(|input| input.covers(&own.registered())));
             }
             match &self.runner(&name)?.ran {
-                Ran::Job { id, repository } => at = JobKey::noted(*id, repository.as_deref()),
-                Ran::Taken | Ran::Unknown => return Ok(false),
+                Ran::Job { id, repository } => {
+                    reached("relieved: perhaps, by the next of the chain");
+                    at = JobKey::noted(*id, repository.as_deref());
+                }
+                Ran::Taken | Ran::Unknown => {
+                    reached("relieved: not, the last one is lost");
+                    return Ok(false);
+                }
             }
         }
         Ok(false)
@@ -273,24 +293,32 @@ impl<'a> Facts<'a> {
         let mut at = own;
         while let Some(id) = at.job() {
             if !seen.insert(id) {
+                reached("debt: a circle");
                 return Ok(debt);
             }
             let repository = at.repository();
             let full_name = repository.to_string();
             let Some(record) = self.forge.get(&id) else { return Err(Need::Forge(repository, id)) };
-            let Some(record) = record else { return Ok(debt) };
+            let Some(record) = record else {
+                reached("debt: a job on the way is gone");
+                return Ok(debt);
+            };
             if record.status == JobStatus::Queued {
+                reached("debt: a job waits");
                 debt.owner = Some(at.clone());
                 return Ok(debt);
             }
             debt.unneeded = record.status == JobStatus::Completed && record.runner_name.is_none();
             let Some(name) = record.runner_name.as_deref().filter(|name| is_plausible(name)) else {
+                reached("debt: a job that no runner has");
                 return Ok(debt);
             };
             let Some(input) = self.execution(name)?.and_then(|execution| execution.input.as_ref())
             else {
+                reached("debt: a job on a runner that is not ours");
                 return Ok(debt);
             };
+            reached("debt: a job on a runner of ours");
             debt.accounts.push((name.to_owned(), id, full_name));
             at = input;
         }

@@ -120,7 +120,8 @@ fn used_up(history: &Simulation, state: &State, job: u64) -> bool {
     let lost = |runner: &str| {
         history.machines.values().filter(|machine| machine.runner == runner).all(|machine| {
             let taken = machine.job.is_some_and(|ran| ran != job);
-            taken || machine.listened.is_none() || machine.fate != Fate::Healthy
+            let forsaken = state.github.forsaken().contains(runner);
+            taken || forsaken || machine.listened.is_none() || machine.fate != Fate::Healthy
         })
     };
     let full = |generation: u8| {
@@ -138,6 +139,7 @@ fn surplus(history: &Simulation, state: &State, allowance: Allowance, found: &mu
         .values()
         .filter(|machine| machine.listened.is_some() && machine.job.is_none())
         .filter(|machine| machine.fate == Fate::Healthy)
+        .filter(|machine| !state.github.forsaken().contains(&machine.runner))
         .map(|machine| machine.runner.as_str())
         .collect();
     let never_ran = |job: &&Job| job.started_at.is_none();

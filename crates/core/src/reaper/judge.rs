@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::ports::{InstanceState, Machine};
+use crate::reach::reached;
 use crate::time::Timestamp;
 
 /// The furthest that an `until` tag moves a machine's end, counted from its latest start: a job runs at
@@ -76,29 +77,40 @@ impl Kept {
 pub fn judge(machine: &Machine, rules: &Rules, now: Timestamp) -> Verdict {
     let tag = |name: &String| machine.tags.get(name);
     if tag(&rules.owner_tag) != Some(&rules.owner) {
+        reached("reaper: not ours");
         return Verdict::Keep(Kept::Foreign);
     }
     match machine.state {
-        InstanceState::Ended => return Verdict::Keep(Kept::Ended),
+        InstanceState::Ended => {
+            reached("reaper: over already");
+            return Verdict::Keep(Kept::Ended);
+        }
         InstanceState::Stopped
             if tag(&rules.state_tag).is_some_and(|state| rules.kept_states.contains(state)) =>
         {
+            reached("reaper: a stopped one of a pool");
             return Verdict::Keep(Kept::Pool);
         }
         // A machine of a pool that runs is in use, or was forgotten: its time counts.
         InstanceState::Stopped | InstanceState::Pending | InstanceState::Running => {}
     }
-    let Some(started) = machine.started else { return Verdict::Keep(Kept::Undated) };
+    let Some(started) = machine.started else {
+        reached("reaper: without a date");
+        return Verdict::Keep(Kept::Undated);
+    };
     let limit = started + rules.max_age;
     let until = tag(&rules.until_tag)
         .and_then(|text| Timestamp::parse(text))
         .map(|until| until.min(started + LONGEST_UNTIL));
     let end = until.map_or(limit, |until| until.max(limit));
     if now > end {
+        reached("reaper: past its time");
         Verdict::End(end)
     } else if now > limit {
+        reached("reaper: given longer by its tag");
         Verdict::Keep(Kept::Until)
     } else {
+        reached("reaper: young");
         Verdict::Keep(Kept::Young)
     }
 }

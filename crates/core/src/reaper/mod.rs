@@ -19,6 +19,7 @@ pub use judge::{Kept, Rules, Verdict, judge};
 
 use crate::error::{Error, Result};
 use crate::ports::{Clock, Machine, Machines, Telemetry};
+use crate::reach::reached;
 
 /// Pages of the list: twice as many instances as a region runs by default, at 500 a page.
 const MOST_PAGES: usize = 200;
@@ -61,19 +62,28 @@ pub async fn sweep(
     for (end, id) in due {
         let machine = &listed[id];
         if dry_run {
+            reached("reaper: a rehearsal");
             info!(instance = id, name = machine.name(), over_since = %end, "would be ended");
             keep(&mut swept, machine, Kept::DryRun);
             continue;
         }
         if !may_begin() {
+            reached("reaper: no time is left");
             swept.left += 1;
             continue;
         }
         match end_one(machines, clock, rules, id).await {
-            Ok(Some(Verdict::Keep(reason))) => keep(&mut swept, machine, reason),
+            Ok(Some(Verdict::Keep(reason))) => {
+                reached("reaper: kept at the second look");
+                keep(&mut swept, machine, reason);
+            }
             Ok(ended) => {
                 swept.ended += 1;
                 let found = ended.is_some();
+                match found {
+                    true => reached("reaper: ended"),
+                    false => reached("reaper: gone by itself"),
+                }
                 warn!(
                     instance = id,
                     name = machine.name(),
@@ -84,6 +94,7 @@ pub async fn sweep(
             }
             Err(failure) => {
                 swept.failed += 1;
+                reached("reaper: could not be ended");
                 error!(instance = id, name = machine.name(), %failure, "not ended: it is kept");
                 first.get_or_insert(failure);
             }
@@ -115,7 +126,10 @@ async fn list(machines: &impl Machines) -> (BTreeMap<String, Machine>, Option<Er
                     return (listed, None);
                 }
             }
-            Err(failure) => return (listed, Some(failure)),
+            Err(failure) => {
+                reached("reaper: a page could not be read");
+                return (listed, Some(failure));
+            }
         }
     }
     let failure = Error::Transient(format!("EC2's list has more than {MOST_PAGES} pages"));
@@ -149,6 +163,7 @@ async fn end_one(
 async fn close(machines: &impl Machines, id: &str) -> Result<()> {
     let request = machines.spot_request(id).await?;
     if request.is_some_and(|request| request.persistent && request.open) {
+        reached("reaper: a persistent request is cancelled");
         machines.cancel_spot_request(id).await?;
     }
     Ok(())

@@ -16,6 +16,7 @@ use crate::ports::{
     Clock, Fleet, Forge, ForgeJob, Handoff, Instance, InstanceState, JobStatus, Ledger, Ran,
     Registered, Removal, RunnerContext, RunnerRecord, Telemetry,
 };
+use crate::reach::reached;
 use crate::runner::register::place;
 use crate::runner::{Next, RunState, StepEvent};
 use crate::time::Timestamp;
@@ -131,22 +132,51 @@ pub fn decide(
     let launched = *state.launched_at.get_or_insert(now);
     let age = now.since(launched);
     if age >= Duration::from_secs(state.lifetime_seconds) {
+        reached("check: the lifetime is over");
         return Verdict::End("lifetime");
     }
     let Some(instance) = &seen.instance else { return Verdict::Look(Look::Instance) };
     let gone = match instance.as_ref().map(|instance| instance.state) {
-        None => age >= LISTED_AFTER,
-        Some(InstanceState::Ended) => true,
-        Some(InstanceState::Stopped) => return Verdict::End("stopped"),
+        None if age < LISTED_AFTER => {
+            reached("check: EC2 does not list it yet");
+            false
+        }
+        None => {
+            reached("check: EC2 lists it no more");
+            true
+        }
+        Some(InstanceState::Ended) => {
+            reached("check: the instance has ended");
+            true
+        }
+        Some(InstanceState::Stopped) => {
+            reached("check: the instance was stopped");
+            return Verdict::End("stopped");
+        }
         Some(InstanceState::Pending | InstanceState::Running) => false,
     };
     match &seen.record.ran {
         Ran::Unknown => {}
-        _ if gone => return Verdict::Over("ran a job"),
-        Ran::Job { id, .. } if Some(*id) == own => return works(now, state, seen),
-        Ran::Job { .. } | Ran::Taken if !seen.settled => return Verdict::Judge,
-        Ran::Job { .. } => return works(now, state, seen),
-        Ran::Taken => return unregistered(now, state, seen).unwrap_or(Verdict::Wait),
+        _ if gone => {
+            reached("check: it ran a job, and is gone");
+            return Verdict::Over("ran a job");
+        }
+        Ran::Job { id, .. } if Some(*id) == own => {
+            reached("check: it runs its own job");
+            return works(now, state, seen);
+        }
+        Ran::Job { .. } | Ran::Taken if !seen.settled => {
+            reached("check: it runs another job, which is judged");
+            return Verdict::Judge;
+        }
+        Ran::Job { .. } => {
+            reached("check: it runs another job, which was judged");
+            return works(now, state, seen);
+        }
+        Ran::Taken => {
+            reached("check: it was taken");
+            return unregistered(now, state, seen).unwrap_or(Verdict::Wait);
+        }
     }
     if gone {
         vanished(now, runner, own, state, seen)
@@ -168,12 +198,17 @@ fn vanished(
     }
     let Some(registration) = &seen.registration else { return Verdict::Look(Look::Registration) };
     match registration {
-        Some(entry) if !entry.online && !entry.busy => Verdict::Over("ran nothing"),
+        Some(entry) if !entry.online && !entry.busy => {
+            reached("check: gone, and ran nothing");
+            Verdict::Over("ran nothing")
+        }
         _ => {
             let vanished = *state.vanished_at.get_or_insert(now);
             if now.since(vanished) >= REPORT_DELAY {
+                reached("check: gone, and no report came");
                 Verdict::Over("vanished")
             } else {
+                reached("check: gone, and a report may come");
                 Verdict::Wait
             }
         }
@@ -194,16 +229,35 @@ fn alive(
     if !state.claimed {
         match (seen.lies, seen.withdrawn) {
             (None, _) => return Verdict::Look(Look::Handoff),
-            (Some(true), None) if boot_over => return Verdict::Withdraw,
-            (Some(true), None) => return Verdict::Wait,
+            (Some(true), None) if boot_over => {
+                reached("check: the boot time is over, unclaimed");
+                return Verdict::Withdraw;
+            }
+            (Some(true), None) => {
+                reached("check: it boots");
+                return Verdict::Wait;
+            }
             // Register may have put it twice, because the first answer was lost, and the machine have claimed
             // the first: GitHub knows whether a runner came of it.
             (Some(true), Some(true)) => match &seen.registration {
                 None => return Verdict::Look(Look::Registration),
-                Some(Some(entry)) if entry.online || entry.busy => state.claimed = true,
-                Some(_) => return Verdict::End("boot time-out"),
+                Some(Some(entry)) if entry.online || entry.busy => {
+                    reached("check: withdrawn, yet a runner came of it");
+                    state.claimed = true;
+                }
+                Some(_) => {
+                    reached("check: it did not boot in time");
+                    return Verdict::End("boot time-out");
+                }
             },
-            (Some(true), Some(false)) | (Some(false), _) => state.claimed = true,
+            (Some(true), Some(false)) => {
+                reached("check: claimed while it was withdrawn");
+                state.claimed = true;
+            }
+            (Some(false), _) => {
+                reached("check: claimed");
+                state.claimed = true;
+            }
         }
     }
     if let Some(verdict) = own_job(runner, own, seen) {
@@ -211,8 +265,10 @@ fn alive(
     }
     if let Some(at) = state.deregistered_at {
         return if now.since(at) >= AFTER_DEREGISTRATION {
+            reached("check: idle, and ended");
             Verdict::End("idle")
         } else {
+            reached("check: idle, and left to exit");
             Verdict::Wait
         };
     }
@@ -222,7 +278,13 @@ fn alive(
         Some(None) => {
             let gone = *state.unregistered_at.get_or_insert(now);
             let twice = now.since(gone) >= READINGS_APART && seen.record.runner_id.is_some();
-            return if twice { Verdict::Taken } else { Verdict::Wait };
+            return if twice {
+                reached("check: its registration is gone while it lives");
+                Verdict::Taken
+            } else {
+                reached("check: its registration is not to be seen");
+                Verdict::Wait
+            };
         }
     };
     state.unregistered_at = None;
@@ -232,7 +294,13 @@ fn alive(
     if entry.busy {
         state.idle_at = None;
         let busy = *state.busy_at.get_or_insert(now);
-        return if now.since(busy) >= BUSY_WITH_ANOTHER { Verdict::Taken } else { Verdict::Wait };
+        return if now.since(busy) >= BUSY_WITH_ANOTHER {
+            reached("check: busy for long, and not with its own job");
+            Verdict::Taken
+        } else {
+            reached("check: busy");
+            Verdict::Wait
+        };
     }
     state.busy_at = None;
     let idle_since = *state.idle_at.get_or_insert(now);
@@ -240,10 +308,19 @@ fn alive(
         Some(online) => now.since(online) >= idle,
         None => boot_over,
     };
-    if over && now.since(idle_since) >= READINGS_APART {
-        Verdict::Deregister
-    } else {
-        Verdict::Wait
+    match (over && now.since(idle_since) >= READINGS_APART, state.online_at) {
+        (true, Some(_)) => {
+            reached("check: idle for too long");
+            Verdict::Deregister
+        }
+        (true, None) => {
+            reached("check: claimed, and never online");
+            Verdict::Deregister
+        }
+        (false, _) => {
+            reached("check: not busy");
+            Verdict::Wait
+        }
     }
 }
 
@@ -252,15 +329,23 @@ fn alive(
 fn works(now: Timestamp, state: &mut RunState, seen: &Seen) -> Verdict {
     let accounted = *state.accounted_at.get_or_insert(now);
     if now.since(accounted) < Duration::from_secs(ACCOUNTED_WAIT) {
+        reached("check: at work, and not for long");
         return Verdict::Wait;
     }
     match &seen.work {
         None => Verdict::Look(Look::Work),
         Some(Some(job)) if job.status == JobStatus::Completed => {
             let over = *state.job_over_at.get_or_insert(now);
-            if now.since(over) >= AFTER_JOB { Verdict::End("hung") } else { Verdict::Wait }
+            if now.since(over) >= AFTER_JOB {
+                reached("check: hung after its job");
+                Verdict::End("hung")
+            } else {
+                reached("check: its job is over");
+                Verdict::Wait
+            }
         }
         Some(_) => {
+            reached("check: at work for long");
             state.job_over_at = None;
             Verdict::Wait
         }
@@ -271,12 +356,17 @@ fn works(now: Timestamp, state: &mut RunState, seen: &Seen) -> Verdict {
 fn unregistered(now: Timestamp, state: &mut RunState, seen: &Seen) -> Option<Verdict> {
     let gone = state.unregistered_at?;
     if now.since(gone) < AFTER_UNREGISTRATION {
+        reached("check: unregistered a moment ago");
         return None;
     }
     match &seen.registration {
         None => Some(Verdict::Look(Look::Registration)),
-        Some(None) => Some(Verdict::End("unregistered")),
+        Some(None) => {
+            reached("check: unregistered for long");
+            Some(Verdict::End("unregistered"))
+        }
         Some(Some(_)) => {
+            reached("check: registered after all");
             state.unregistered_at = None;
             None
         }
@@ -353,6 +443,7 @@ pub(super) async fn check<C: RunnerContext>(
                 let on = on.filter(|on| *on != runner);
                 if let Some(other) = on.filter(|on| state.job_runs_on.as_deref() != Some(on)) {
                     // A shuffle: another runner of ours has the job, and this one is its job's supply.
+                    reached("check: another runner has its job");
                     debts.account_if_ours(other, id, &input.repository().to_string()).await?;
                     state.job_runs_on = Some(other.to_owned());
                 }
@@ -368,6 +459,7 @@ pub(super) async fn check<C: RunnerContext>(
                 });
             }
             Verdict::Account => {
+                reached("check: accounted for by its own job");
                 let id = input.job().unwrap_or(JobId(-1));
                 let repository = input.repository().to_string();
                 debts.account(runner, id, &repository).await?;
@@ -385,6 +477,7 @@ pub(super) async fn check<C: RunnerContext>(
                 let known = seen.job.as_ref().and_then(Option::as_ref);
                 let judgement = debts.end(runner, input, &seen.record, known).await?;
                 if judgement == Judgement::TooEarly {
+                    reached("check: another job is too young to be judged");
                     info!(runner, "its job is too young to be judged: at the next check");
                 }
                 seen.settled = true;
@@ -404,6 +497,7 @@ pub(super) async fn check<C: RunnerContext>(
             Verdict::Over(reason) => {
                 let why = seen.instance.flatten().and_then(|instance| instance.reason);
                 if why.as_deref().is_some_and(|why| why.contains(SPOT_RECLAIMED)) {
+                    reached("check: EC2 took the spot instance back");
                     context.telemetry().count("SpotReclaimed", tier, 1.0);
                 }
                 info!(runner, instance, reason, why, "the instance is gone");
@@ -436,12 +530,19 @@ async fn work<C: RunnerContext>(
             name: name.to_owned(),
             installation: own.installation.filter(|_| own.owner.eq_ignore_ascii_case(owner)),
         },
-        None if Some(*id) == event.input.job() => own,
-        None => return None,
+        None if Some(*id) == event.input.job() => {
+            reached("check: its own job, noted without its repository");
+            own
+        }
+        None => {
+            reached("check: another job, noted without its repository");
+            return None;
+        }
     };
     match context.forge().job(&at, *id).await {
         Ok(job) => job,
         Err(error) => {
+            reached("check: whether its job is over is not known");
             info!(runner = event.runner, %error, "whether its job is over is asked again");
             None
         }
@@ -460,6 +561,7 @@ async fn deregister<C: RunnerContext>(
 ) -> Result<()> {
     let Some(Some(entry)) = seen.registration.as_mut() else { return Ok(()) };
     if context.forge().remove_runner(place, entry.id).await? == Removal::Busy {
+        reached("check: GitHub calls an idle runner busy");
         entry.busy = true;
         return Ok(());
     }
@@ -469,6 +571,7 @@ async fn deregister<C: RunnerContext>(
     info!(runner = event.runner, waits, "deleted the registration of an idle runner");
     context.telemetry().count("IdleRunner", Some(("Tier", &input.provider)), 1.0);
     if waits {
+        reached("check: idle while its job waits");
         warn!(
             runner = event.runner,
             url = input.job_url,

@@ -15,6 +15,7 @@ use crate::ports::{
     Clock, Fleet, Forge, ForgeJob, Handoff, Instance, InstanceState, JobStatus, Ledger, Ran,
     Removal, RunnerContext, RunnerRecord, Telemetry,
 };
+use crate::reach::reached;
 use crate::runner::event::Outcome;
 use crate::runner::register::place;
 use crate::runner::{Next, RunState, StepEvent};
@@ -60,12 +61,14 @@ pub(super) async fn cleanup<C: RunnerContext>(
     if lives && !decided {
         job = own_job(context, event).await?;
         if works(event, &record, job.as_ref()) {
+            reached("cleanup: undecided, and the runner works");
             return busy(&debts, context, event, &record, job.as_ref()).await;
         }
     }
     let mut removal = remove_registration(context, settings, event, &record, lives).await;
     // Where it is not decided yet, only GitHub's word that it is not busy lets the machine be ended.
     if lives && !decided && *removal.as_ref().map_err(Clone::clone)? == Removal::Busy {
+        reached("cleanup: undecided, and GitHub calls it busy");
         return busy(&debts, context, event, &record, job.as_ref()).await;
     }
     context.ledger().end_runner(runner, now, debts.expiry()).await?;
@@ -77,6 +80,7 @@ pub(super) async fn cleanup<C: RunnerContext>(
     let mut ended = Ok(());
     for instance in &alive {
         if instance.state != InstanceState::Ended && !spared {
+            reached("cleanup: ends an instance");
             ended = ended.and(context.fleet().terminate(&instance.id).await);
         }
         ended = ended.and(context.handoff().withdraw(&instance.id).await.map(drop));
@@ -88,12 +92,14 @@ pub(super) async fn cleanup<C: RunnerContext>(
     if (refused(removal.as_ref().err()) || refused(settled.as_ref().err()))
         && !context.forge().installed(&event.input.repository()).await?
     {
+        reached("cleanup: the App was uninstalled");
         // Nobody there can be served any more, and nothing be removed.
         warn!(runner, "the App was uninstalled: its registration is left to GitHub");
         context.telemetry().count("RegistrationLeft", None, 1.0);
         (removal, settled) = (Ok(Removal::Gone), Ok(Judgement::Settled));
     }
     if settled? == Judgement::TooEarly && event.outcome != Outcome::Orphaned {
+        reached("cleanup: its job is too young to be judged");
         return Err(Error::Later {
             after: JUDGE_WAIT,
             reason: format!("{runner}: the job that it ran is too young to be judged"),
@@ -102,16 +108,28 @@ pub(super) async fn cleanup<C: RunnerContext>(
     if removal? == Removal::Busy {
         let since = record.ended_at.unwrap_or(now);
         if event.outcome != Outcome::Orphaned && now.since(since) < STUCK_REGISTRATION {
+            reached("cleanup: the machine is gone, and GitHub calls it busy");
             return Err(Error::Later {
                 after: BUSY_WAIT,
                 reason: format!("{runner}: GitHub still calls a runner busy whose machine is gone"),
             });
         }
+        reached("cleanup: a registration is left to the janitor");
         warn!(runner, "GitHub does not let the registration go: left to the janitor");
         context.telemetry().count("RegistrationLeft", None, 1.0);
     }
-    if spared || just_ended(event, now) {
+    if spared {
+        reached("cleanup: a runner that may work is spared");
         return Err(overtaken(event));
+    }
+    if just_ended(event, now) {
+        reached("cleanup: the execution has just ended");
+        return Err(overtaken(event));
+    }
+    match event.outcome {
+        Outcome::Regular => reached("cleanup: done, as planned"),
+        Outcome::Failed => reached("cleanup: done, after a failure"),
+        Outcome::Orphaned => reached("cleanup: done, from outside"),
     }
     info!(runner, reason = event.state.reason, "cleaned up");
     Ok(RunState { next: Next::Done, wait_seconds: 0, ..event.state.clone() })
@@ -124,6 +142,7 @@ async fn instances<C: RunnerContext>(context: &C, event: &StepEvent) -> Result<V
     if let Some(id) = &event.state.instance
         && !found.iter().any(|instance| instance.id == *id)
     {
+        reached("cleanup: its instance is not listed by tag");
         let instance = context.fleet().instance(id).await?;
         // Not listed: ended an hour ago, or launched a moment ago. Ending it is right in both cases.
         found.push(instance.unwrap_or_else(|| Instance {
@@ -179,14 +198,17 @@ async fn busy<C: RunnerContext>(
     if event.input.job().is_some() && !has_its_own(event, job) {
         // A job that was given to it this moment is shown on it only once it has begun.
         if just_ended(event, context.clock().now()) {
+            reached("cleanup: busy, and the execution has just ended");
             return Err(overtaken(event));
         }
         if record.ran == Ran::Unknown {
+            reached("cleanup: busy with a job that nobody knows");
             debts.mark_taken(&event.runner).await?;
         }
         debts.end(&event.runner, &event.input, record, job).await?;
     }
     if event.outcome == Outcome::Orphaned {
+        reached("cleanup: busy, and left to its job");
         // It runs its job to the end, powers off by itself, and the reaper sees to it that it does.
         warn!(
             runner = event.runner,
@@ -195,6 +217,7 @@ async fn busy<C: RunnerContext>(
         context.telemetry().count("BusyWithoutExecution", None, 1.0);
         return Ok(RunState { next: Next::Done, ..event.state.clone() });
     }
+    reached("cleanup: busy, and waited for");
     Err(Error::Later {
         after: BUSY_WAIT,
         reason: format!("{}: the runner is in the middle of a job", event.runner),
@@ -215,11 +238,20 @@ async fn remove_registration<C: RunnerContext>(
         // launched before.
         None if lives || event.state.instance.is_some() || event.outcome != Outcome::Regular => {
             match context.forge().runner_named(&place, &event.runner).await? {
-                Some(found) => found.id,
-                None => return Ok(Removal::Gone),
+                Some(found) => {
+                    reached("cleanup: a registration that nobody had noted");
+                    found.id
+                }
+                None => {
+                    reached("cleanup: no registration of its name");
+                    return Ok(Removal::Gone);
+                }
             }
         }
-        None => return Ok(Removal::Gone),
+        None => {
+            reached("cleanup: never registered");
+            return Ok(Removal::Gone);
+        }
     };
     context.forge().remove_runner(&place, id).await
 }

@@ -1,5 +1,6 @@
 //! What invokes a step: the state machine, or EventBridge for an execution that ended otherwise than well.
 
+use serde::Deserialize as _;
 use serde_json::Value;
 use tracing::warn;
 
@@ -83,7 +84,7 @@ impl StepEvent {
             }
         };
         let job = event.get("job").ok_or_else(|| wrong("it has no job"))?;
-        let state = job.pointer("/run/state").cloned().unwrap_or(Value::Null);
+        let state = job.pointer("/run/state").unwrap_or(&Value::Null);
         let outcome = match event.get("outcome").and_then(Value::as_str) {
             Some("failed") => Outcome::Failed,
             _ => Outcome::Regular,
@@ -125,10 +126,10 @@ impl StepEvent {
 /// What the last step remembered. Another version of the function may have written it: what is new in it is passed
 /// over, what it lacks is as at the beginning. Cleanup goes without it rather than leave anything behind: instances
 /// have tags, and registrations their names.
-fn read_state(step: Step, state: Value) -> Result<RunState> {
+fn read_state(step: Step, state: &Value) -> Result<RunState> {
     match state {
         Value::Null => Ok(RunState::default()),
-        state => match serde_json::from_value(state) {
+        state => match RunState::deserialize(state) {
             Ok(state) => Ok(state),
             Err(error) if step == Step::Cleanup => {
                 warn!(%error, "what the last step remembered can't be read: cleaning up without it");
@@ -140,7 +141,7 @@ fn read_state(step: Step, state: Value) -> Result<RunState> {
 }
 
 fn read_input(job: &Value) -> Result<RunnerInput> {
-    serde_json::from_value(job.clone())
+    RunnerInput::deserialize(job)
         .map_err(|error| wrong(&format!("the execution's input can't be read: {error}")))
 }
 

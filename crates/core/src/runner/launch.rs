@@ -12,6 +12,7 @@ use crate::ports::{
     Clock, Context, Fleet, Forge, InstanceState, JobRecord, JobStatus, Launch, LaunchOrder, Ledger,
     RunnerContext, Shortage, Telemetry,
 };
+use crate::reach::reached;
 use crate::runner::register::{block_keys, place};
 use crate::runner::state::LONGEST_WAIT;
 use crate::runner::{Next, RunState, StepEvent};
@@ -57,10 +58,12 @@ pub(super) async fn launch<C: RunnerContext>(
     let now = context.clock().now();
     let record = record(context, event, now).await;
     if record.is_some_and(|record| record.cancelled_at.is_some()) {
+        reached("launch: cancelled");
         info!(runner, "not launched: the job was cancelled");
         return Ok(state.ended("cancelled"));
     }
     if now.since(event.started) >= LAUNCH_WINDOW {
+        reached("launch: given up after a day");
         error!(runner, reason = state.reason, "given up: no machine for 24 h");
         context.telemetry().count("LaunchGivenUp", Some(("Tier", &input.provider)), 1.0);
         return Ok(state.ended("no machine for 24 h"));
@@ -69,17 +72,20 @@ pub(super) async fn launch<C: RunnerContext>(
         if let Some(block) = context.ledger().blocked(&key).await?
             && block.until > now
         {
+            reached("launch: blocked");
             // All that wait for it would start at the same moment, and GitHub would say "later" again.
             let wait = block.until.since(now) + state.spread(runner);
             return Ok(delayed(context, state, wait, "Blocked", &block.reason));
         }
     }
     if !still_needed(&debts, context, event, &mut state, now).await? {
+        reached("launch: unneeded");
         info!(runner, url = input.job_url, "not launched: the job needs this runner no more");
         context.telemetry().count("LaunchUnneeded", Some(("Tier", &input.provider)), 1.0);
         return Ok(state.ended("unneeded"));
     }
     let Some(tier) = settings.tiers.get(&input.provider) else {
+        reached("launch: no such tier");
         error!(
             runner,
             tier = input.provider,
@@ -93,6 +99,7 @@ pub(super) async fn launch<C: RunnerContext>(
         let live = context.fleet().live_in_tier(&tier.name).await?;
         // One that was bought by a call whose answer was lost counts, and must be got hold of.
         if live >= most && !has_instance(context, runner).await? {
+            reached("launch: the tier is full");
             let wait = state.back_off(runner);
             let reason = format!("{live} of {most} runners of the tier are there");
             return Ok(delayed(context, state, wait, "MaxRunners", &reason));
@@ -111,10 +118,12 @@ async fn record<C: RunnerContext>(
         match context.ledger().record_job(&event.runner, &event.input, now + JOB_KEPT).await {
             Ok(record) => return Some(record),
             Err(failure) => {
+                reached("launch: recording the job failed");
                 warn!(runner = event.runner, attempt, %failure, "the job is not recorded")
             }
         }
     }
+    reached("launch: the job is not recorded");
     context.telemetry().count("JobUnrecorded", Some(("Tier", &event.input.provider)), 1.0);
     None
 }
@@ -132,22 +141,37 @@ async fn still_needed<C: RunnerContext>(
         return Ok(true);
     };
     let asked_lately = state.asked_at.is_some_and(|asked| now.since(asked) < ASK_INTERVAL);
-    if now.since(queued) <= LATE || asked_lately {
+    if now.since(queued) <= LATE {
+        reached("launch: in time");
+        return Ok(true);
+    }
+    if asked_lately {
+        reached("launch: asked lately whether it is needed");
         return Ok(true);
     }
     let job = context.forge().job(&event.input.repository(), id).await?;
     state.asked_at = Some(now);
-    let Some(job) = job else { return Ok(false) };
+    let Some(job) = job else {
+        reached("launch: its job is gone");
+        return Ok(false);
+    };
     if job.status == JobStatus::Queued {
+        reached("launch: late, and its job waits");
         return Ok(true);
     }
-    let Some(owner) = debts.owner(&event.input, Some(&job)).await? else { return Ok(false) };
+    let Some(owner) = debts.owner(&event.input, Some(&job)).await? else {
+        reached("launch: late, and nobody waits");
+        return Ok(false);
+    };
     if debts.supplied(&owner, Some(&event.runner)).await? {
+        reached("launch: late, and who waits has supply");
         return Ok(false);
     }
     if event.input.covers(&owner.wanted()) {
+        reached("launch: late, for another job than its own");
         return Ok(true);
     }
+    reached("launch: late, and pays for a job that it does not cover");
     debts.pay(&owner, Some(&event.runner), false).await?;
     Ok(false)
 }
@@ -179,14 +203,26 @@ async fn buy<C: RunnerContext>(
         match context.fleet().launch(&order).await? {
             Launch::Started { instance, surplus } => {
                 for surplus in &surplus {
+                    reached("launch: two instances of one purchase");
                     warn!(runner, instance = surplus, "ended a second instance of one purchase");
                     context.fleet().terminate(surplus).await?;
+                }
+                match spot {
+                    true => reached("launch: bought on the spot market"),
+                    false => reached("launch: bought on demand"),
                 }
                 info!(runner, instance, market, "launched");
                 return Ok(launched(state, tier, instance, now));
             }
             Launch::TokenUsed => return token_used(context, event, tier, state, now).await,
             Launch::Refused { shortage, text } => {
+                match shortage {
+                    Shortage::Capacity => reached("launch: refused for want of capacity"),
+                    Shortage::Quota => reached("launch: refused for a quota"),
+                    Shortage::Throttled => reached("launch: refused for too many calls"),
+                    Shortage::Configuration => reached("launch: refused for a mistake"),
+                    Shortage::Unknown => reached("launch: refused for a reason unknown"),
+                }
                 warn!(runner, market, reason = ?shortage, text, "no machine");
                 context.telemetry().count(
                     "LaunchRefused",
@@ -216,7 +252,12 @@ async fn buy<C: RunnerContext>(
 /// The wait for an operator: the job stays alive, so that acting within 24 h rescues it. The first waits are short.
 /// What was made a moment ago (a profile, a group, a tier) is not known everywhere at once, and looks the same.
 fn operators_time(state: &RunState, runner: &str) -> Duration {
-    if state.waits < SHORT_WAITS { state.back_off(runner) } else { LONGEST_WAIT }
+    if state.waits < SHORT_WAITS {
+        reached("launch: a mistake that may be only just made");
+        return state.back_off(runner);
+    }
+    reached("launch: a mistake that an operator has to mend");
+    LONGEST_WAIT
 }
 
 async fn has_instance<C: RunnerContext>(context: &C, runner: &str) -> Result<bool> {
@@ -244,11 +285,14 @@ async fn token_used<C: RunnerContext>(
     mut state: RunState,
     now: Timestamp,
 ) -> Result<RunState> {
+    reached("launch: token used with other parameters");
     let instances = context.fleet().of_runner(&event.runner).await?;
     if let Some(found) = instances.into_iter().find(|found| found.state != InstanceState::Ended) {
+        reached("launch: token used, and its instance found");
         return Ok(launched(state, tier, found.id, now));
     }
     if state.token_used {
+        reached("launch: token used, and no instance came of it");
         state.attempt = state.attempt.saturating_add(1);
     }
     state.token_used = !state.token_used;

@@ -22,6 +22,7 @@ use tracing::{error, info};
 use crate::config::Settings;
 use crate::error::{Error, Result};
 use crate::ports::{RunnerContext, Telemetry};
+use crate::reach::reached;
 
 /// Runs one step.
 pub async fn run<C: RunnerContext>(
@@ -53,6 +54,7 @@ pub fn waited_for<T>(
 ) -> Result<T> {
     match outcome {
         Err(Error::Permanent(reason)) => {
+            reached("step: an operator has to act");
             error!(runner = event.runner, reason, "an operator has to act");
             telemetry.count("ConfigurationError", None, 1.0);
             Err(Error::Later { after: state::LONGEST_WAIT, reason })
@@ -63,6 +65,7 @@ pub fn waited_for<T>(
 
 /// GitHub says when to come back, and means it: the state machine would ask again after seconds.
 fn told_later(event: &StepEvent, after: Duration, reason: String) -> RunState {
+    reached("step: GitHub says when to come back");
     info!(runner = event.runner, reason, "waiting for GitHub");
     let state = event.state.clone();
     let wait = after + state.spread(&event.runner);

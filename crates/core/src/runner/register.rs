@@ -15,6 +15,7 @@ use crate::ports::{
     Block, Clock, Fleet, Forge, Handoff, Jit, Ledger, Place, Refusal, Removal, RunnerContext,
     RunnerRecord, Telemetry,
 };
+use crate::reach::reached;
 use crate::runner::state::LONGEST_WAIT;
 use crate::runner::{Next, RunState, StepEvent};
 
@@ -64,12 +65,21 @@ pub(super) async fn register<C: RunnerContext>(
     }
     match request.send().await {
         Ok(jit) => request.hand_over(&jit).await,
-        Err(Refusal::NameTaken) => request.name_taken(&record).await,
+        Err(Refusal::NameTaken) => {
+            reached("register: the name is taken");
+            request.name_taken(&record).await
+        }
         Err(Refusal::Ambiguous(what)) => {
             warn!(runner = event.runner, what, "the registration's answer was lost: looking");
             match context.forge().runner_named(&request.place, &event.runner).await? {
-                None => Err(Error::Transient(format!("{}: not registered: {what}", event.runner))),
-                Some(_) => request.name_taken(&record).await,
+                None => {
+                    reached("register: no answer, and nothing registered");
+                    Err(Error::Transient(format!("{}: not registered: {what}", event.runner)))
+                }
+                Some(_) => {
+                    reached("register: no answer, but registered");
+                    request.name_taken(&record).await
+                }
             }
         }
         Err(refusal) => request.refused(refusal).await,
@@ -126,11 +136,21 @@ impl<C: RunnerContext> Request<'_, C> {
     /// the instance works with it. Looked at before GitHub is asked for anything: its refusal would end an instance
     /// that may be in the middle of a job.
     async fn stands(&self, record: &RunnerRecord, id: i64) -> Result<bool> {
-        if record.handed_over || self.context.handoff().lies(self.instance).await? {
+        if record.handed_over {
+            reached("register: was handed over before");
+            return Ok(true);
+        }
+        if self.context.handoff().lies(self.instance).await? {
+            reached("register: lies there from before");
             return Ok(true);
         }
         let found = self.context.forge().runner(&self.place, id).await?;
-        Ok(found.is_some_and(|found| found.online || found.busy))
+        let serves = found.is_some_and(|found| found.online || found.busy);
+        match serves {
+            true => reached("register: serves already"),
+            false => reached("register: an earlier one was never handed over"),
+        }
+        Ok(serves)
     }
 
     async fn hand_over(&self, jit: &Jit) -> Result<RunState> {
@@ -141,6 +161,7 @@ impl<C: RunnerContext> Request<'_, C> {
         ledger.record_registration(&event.runner, jit.runner_id, self.debts.expiry()).await?;
         context.handoff().put(instance, jit, expires).await?;
         ledger.record_handover(&event.runner).await?;
+        reached("register: handed over");
         info!(runner = event.runner, id = jit.runner_id, instance, "registered");
         Ok(registered(&event.state, jit.runner_id))
     }
@@ -152,10 +173,12 @@ impl<C: RunnerContext> Request<'_, C> {
         let (context, event, place) = (self.context, self.event, &self.place);
         let runner = event.runner.as_str();
         let Some(found) = context.forge().runner_named(place, runner).await? else {
+            reached("register: taken, yet nobody has the name");
             let text = format!("{runner}: the name is taken, yet no runner has it");
             return Err(Error::Transient(text));
         };
         if record.runner_id == Some(found.id) && (found.online || found.busy) {
+            reached("register: taken by this very instance");
             // Only this instance ever got that registration's secret: it claimed it before the answer was lost.
             return Ok(registered(&event.state, found.id));
         }
@@ -163,14 +186,22 @@ impl<C: RunnerContext> Request<'_, C> {
             && !found.busy
             && context.forge().remove_runner(place, found.id).await? != Removal::Busy
         {
+            reached("register: removed a stray");
             info!(runner, id = found.id, "removed a stray registration of the same name");
             match self.send().await {
                 Ok(jit) => return self.hand_over(&jit).await,
-                Err(Refusal::NameTaken) => {}
-                Err(Refusal::Ambiguous(what)) => return Err(Error::Transient(what)),
-                Err(refusal) => return self.refused(refusal).await,
+                Err(Refusal::NameTaken) => reached("register: taken again"),
+                Err(Refusal::Ambiguous(what)) => {
+                    reached("register: no answer after a stray was removed");
+                    return Err(Error::Transient(what));
+                }
+                Err(refusal) => {
+                    reached("register: refused after a stray was removed");
+                    return self.refused(refusal).await;
+                }
             }
         }
+        reached("register: the name is lost");
         warn!(runner, id = found.id, "the name is taken by a runner that can't be removed");
         context.telemetry().count("NameTaken", Some(("Tier", &event.input.provider)), 1.0);
         Ok(event.state.clone().ended("the name is taken"))
@@ -216,13 +247,29 @@ fn delay(refusal: Refusal) -> Delay {
         |reason, text| Delay { configuration: true, ..passing(reason, text, LONGEST_WAIT) };
     match refusal {
         Refusal::Limited { after, reason } => {
+            reached("register: refused for a limit");
             Delay { of_owner: true, ..passing("RateLimit", reason, after.max(FIRST_CHECK)) }
         }
-        Refusal::GroupFull(text) => passing("GroupFull", text, GROUP_FULL_WAIT),
-        Refusal::GroupUnknown(text) => configuration("GroupUnknown", text),
-        Refusal::GroupForbidden(text) => configuration("GroupForbidden", text),
-        Refusal::NotAllowed(text) => configuration("NotAllowed", text),
-        Refusal::Invalid(text) => configuration("Invalid", text),
+        Refusal::GroupFull(text) => {
+            reached("register: refused, its group is full");
+            passing("GroupFull", text, GROUP_FULL_WAIT)
+        }
+        Refusal::GroupUnknown(text) => {
+            reached("register: refused, its group is unknown");
+            configuration("GroupUnknown", text)
+        }
+        Refusal::GroupForbidden(text) => {
+            reached("register: refused, its group is forbidden");
+            configuration("GroupForbidden", text)
+        }
+        Refusal::NotAllowed(text) => {
+            reached("register: refused, it is not allowed");
+            configuration("NotAllowed", text)
+        }
+        Refusal::Invalid(text) => {
+            reached("register: refused, it is invalid");
+            configuration("Invalid", text)
+        }
         Refusal::NameTaken => passing("NameTaken", "the name is taken".into(), FIRST_CHECK),
         Refusal::Ambiguous(text) => passing("Ambiguous", text, FIRST_CHECK),
     }

@@ -9,6 +9,7 @@ use crate::job::{JobId, Repository, RunnerInput, split_full_name};
 use crate::labels::Labels;
 use crate::names::Lineage;
 use crate::ports::{Forge, ForgeJob, Place, Ran, ReportContext, RunnerRecord, Telemetry};
+use crate::reach::reached;
 use crate::report::Report;
 
 /// From this receive on, 3 minutes after the first, a line about a job that we can't see is believed as far
@@ -44,10 +45,12 @@ pub async fn judge<C: ReportContext>(
 ) -> Result<Finding> {
     let runner = report.runner_name.as_str();
     let Some(execution) = debts.execution(runner).await? else {
+        reached("report: of a runner that is not ours");
         not_ours(context, settings, report);
         return Ok(Finding::Done);
     };
     let Some(own) = execution.input else {
+        reached("report: of an execution that can't be read");
         warn!(runner, "the input of a runner's execution can't be read: not judged");
         context.telemetry().count("ExecutionUnreadable", None, 1.0);
         return Ok(Finding::Done);
@@ -57,6 +60,7 @@ pub async fn judge<C: ReportContext>(
         debts.account(runner, id, &report.repo).await?;
     }
     if own.job().is_none() {
+        reached("report: of a runner started for no job");
         info!(runner, repo = report.repo, run = report.workflow_id, "WarmRunnerTaken");
         if report.job_id.is_some() {
             context.telemetry().count("WarmRunnerTaken", Some(("Tier", &own.provider)), 1.0);
@@ -65,14 +69,17 @@ pub async fn judge<C: ReportContext>(
     }
     let case = Case { context, settings, debts, report, own: &own };
     if let Some(id) = report.job_id {
+        reached("report: signed");
         return case.ran(id, &report.repo).await;
     }
     let record = debts.record(runner).await?;
     if let Ran::Job { id, repository } = &record.ran {
+        reached("report: a line, of a runner that is accounted for");
         return case.ran(*id, repository.as_deref().unwrap_or(&report.repo)).await;
     }
     match case.find().await? {
         Found::Job(id, repository) => {
+            reached("report: a line, borne out by GitHub");
             debts.account(runner, id, &repository).await?;
             case.ran(id, &repository).await
         }
@@ -86,6 +93,7 @@ pub async fn judge<C: ReportContext>(
 fn not_ours<C: ReportContext>(context: &C, settings: &Settings, report: &Report) {
     let labels = report.job_labels.as_deref().map(Labels::from_joined);
     if labels.is_some_and(|labels| settings.tiers.accept(&labels)) {
+        reached("report: a runner that nobody knows ran a job of ours");
         warn!(
             runner = report.runner_name,
             repo = report.repo,
@@ -113,7 +121,10 @@ impl<C: ReportContext> Case<'_, '_, C> {
     /// The job that a line is about, as GitHub tells it.
     async fn find(&self) -> Result<Found> {
         let (runner, report) = (self.runner(), self.report);
-        let Some((owner, name)) = split_full_name(&report.repo) else { return Ok(Found::Unknown) };
+        let Some((owner, name)) = split_full_name(&report.repo) else {
+            reached("report: its repository is no name");
+            return Ok(Found::Unknown);
+        };
         let same_owner = self.own.owner.eq_ignore_ascii_case(owner);
         let at = Repository {
             owner: owner.to_owned(),
@@ -126,12 +137,14 @@ impl<C: ReportContext> Case<'_, '_, C> {
             return Ok(Found::Invisible);
         }
         let Some(jobs) = self.context.forge().run_jobs(&at, report.workflow_id).await? else {
+            reached("report: there is no such run");
             warn!(runner, repo = report.repo, run = report.workflow_id, "there is no such run");
             self.unknown();
             return Ok(Found::Unknown);
         };
         let found = jobs.iter().find(|(_, job)| job.runner_name.as_deref() == Some(runner));
         let Some((id, _)) = found else {
+            reached("report: no job of the run ran on it");
             warn!(
                 runner,
                 repo = report.repo,
@@ -154,6 +167,7 @@ impl<C: ReportContext> Case<'_, '_, C> {
         let judgement = self.debts.judge(self.runner(), self.own, id, Some(repository)).await?;
         // Nobody waits for a runner. Whether it was a thief is only for the metric: not if the job was ours.
         if judgement == Judgement::Unneeded && self.debts.is_served(id).await? {
+            reached("report: it ran a job of ours, and its own is over");
             return Ok(self.told(&Judgement::Settled, Some(id)));
         }
         Ok(self.told(&judgement, Some(id)))
@@ -169,11 +183,13 @@ impl<C: ReportContext> Case<'_, '_, C> {
             None => None,
         };
         if self.own_job_is_on_a_runner(job.as_ref(), &at).await? {
+            reached("report: forged, its own job ran on it");
             warn!(runner, repo = self.report.repo, "a forged or late line: its own job ran on it");
             self.context.telemetry().count("ReportForged", None, 1.0);
             return Ok(Finding::Done);
         }
         if receives < BELIEVED_RECEIVE {
+            reached("report: invisible, and not believed yet");
             return Ok(Finding::Later("it speaks of a repository that the App can't see"));
         }
         let app = self.settings.app.as_ref().ok_or_else(|| {
@@ -188,8 +204,10 @@ impl<C: ReportContext> Case<'_, '_, C> {
             None => forge.runner_named(&place, runner).await?.is_some_and(|entry| entry.busy),
         };
         if !taken {
+            reached("report: invisible, and GitHub shows it idle");
             return Ok(Finding::Later("GitHub does not show the runner at work"));
         }
+        reached("report: invisible, and taken");
         self.debts.mark_taken(runner).await?;
         let judgement = self.debts.settle(runner, self.own, job.as_ref()).await?;
         Ok(self.told(&judgement, None))
@@ -216,17 +234,32 @@ impl<C: ReportContext> Case<'_, '_, C> {
         let (runner, own) = (self.runner(), self.own);
         let thief_id = thief.map(|id| id.0);
         match judgement {
-            Judgement::TooEarly => return Finding::Later("its queued event may be on its way"),
-            Judgement::Debt(Payment::Started(name)) => self.stolen("true", Some(name), thief_id),
-            Judgement::Debt(Payment::Capped) => self.stolen("false", None, thief_id),
-            Judgement::Unneeded => self.stolen("unneeded", None, thief_id),
-            Judgement::Settled if thief == own.job() => {}
-            Judgement::Settled | Judgement::Debt(Payment::Supplied | Payment::NotQueued) => info!(
-                runner,
-                job = thief_id,
-                own = own.job_id,
-                "the runner ran another job; no job lacks a runner"
-            ),
+            Judgement::TooEarly => {
+                reached("report: judged later");
+                return Finding::Later("its queued event may be on its way");
+            }
+            Judgement::Debt(Payment::Started(name)) => {
+                reached("report: stolen, and replaced");
+                self.stolen("true", Some(name), thief_id);
+            }
+            Judgement::Debt(Payment::Capped) => {
+                reached("report: stolen, and no replacement is left");
+                self.stolen("false", None, thief_id);
+            }
+            Judgement::Unneeded => {
+                reached("report: stolen from a job that was over");
+                self.stolen("unneeded", None, thief_id);
+            }
+            Judgement::Settled if thief == own.job() => reached("report: it ran its own job"),
+            Judgement::Settled | Judgement::Debt(Payment::Supplied | Payment::NotQueued) => {
+                reached("report: it ran another job, and nobody waits");
+                info!(
+                    runner,
+                    job = thief_id,
+                    own = own.job_id,
+                    "the runner ran another job; no job lacks a runner"
+                );
+            }
         }
         Finding::Done
     }

@@ -21,6 +21,7 @@ use crate::config::Settings;
 use crate::debts::Debts;
 use crate::error::{Error, Result};
 use crate::ports::{Configuration, MAX_REPORT_BATCH, ReportContext, ReportQueue, Telemetry};
+use crate::reach::reached;
 use crate::report::{LINE_GROUP, Report};
 use crate::together;
 use judgement::Finding;
@@ -111,8 +112,12 @@ async fn receive<C: ReportContext>(
     match delivery.kind.as_str() {
         "DATA_MESSAGE" => {}
         // CloudWatch Logs tries whether we can be reached.
-        "CONTROL_MESSAGE" => return Ok(()),
+        "CONTROL_MESSAGE" => {
+            reached("lines: a probe");
+            return Ok(());
+        }
         other => {
+            reached("lines: a delivery of an unknown kind");
             warn!(kind = shown(other), "ignored a log delivery of an unknown kind");
             return Ok(());
         }
@@ -126,8 +131,10 @@ async fn receive<C: ReportContext>(
     info!(group = delivery.group, stream = delivery.stream, queued, "queued runners' reports");
     telemetry.count("ReportQueued", None, as_count(queued));
     if unsent.is_empty() {
+        reached("lines: queued");
         return Ok(());
     }
+    reached("lines: not all could be queued");
     let named = unsent.iter().take(MAX_NAMED).copied().collect::<Vec<_>>().join(", ");
     Err(Error::Transient(format!("{} reports could not be queued: of {named}", unsent.len())))
 }
@@ -140,6 +147,7 @@ fn reports<C: ReportContext>(context: &C, delivery: &Delivery) -> Vec<Report> {
     let (mut unparsable, mut repeated, mut beyond) = (0, 0, 0);
     for line in &delivery.lines {
         let Some(report) = line.as_deref().and_then(report_in) else {
+            reached("lines: a line that can't be read");
             unparsable += 1;
             if unparsable <= MAX_WARNINGS {
                 let line = line.as_deref().map(shown);
@@ -148,6 +156,7 @@ fn reports<C: ReportContext>(context: &C, delivery: &Delivery) -> Vec<Report> {
             continue;
         };
         if seen.contains(&report.runner_name) {
+            reached("lines: a runner that was named before");
             repeated += 1;
             if repeated <= MAX_WARNINGS {
                 let runner = report.runner_name;
@@ -193,7 +202,10 @@ async fn send<'a, C: ReportContext>(
             Ok(refused) => {
                 left = refused.into_iter().filter_map(|place| left.get(place).copied()).collect();
             }
-            Err(failure) => warn!(%failure, reports = left.len(), "a batch could not be queued"),
+            Err(failure) => {
+                reached("lines: the queue failed");
+                warn!(%failure, reports = left.len(), "a batch could not be queued");
+            }
         }
     }
     left.into_iter().map(|report| report.runner_name.as_str()).collect()
@@ -259,11 +271,13 @@ async fn judge_runner<'a, C: ReportContext>(
     for case in &cases {
         // In a FIFO queue what follows a failed message must not be handled before it.
         if stopped.contains(&case.group) || !may_begin() {
+            reached("report: behind one that comes again");
             failed.push(case.record.id.as_str());
             stopped.insert(&case.group);
             continue;
         }
         if case.is_line() && judged.contains(&case.report.runner_name) {
+            reached("report: a line, after GitHub's word was judged");
             continue;
         }
         let judgement =
@@ -289,15 +303,18 @@ fn comes_again<C: ReportContext>(
     match judgement {
         Ok(Finding::Done) => false,
         Ok(Finding::Later(_)) if case.is_line() && case.record.receives >= MAX_LINE_RECEIVES => {
+            reached("report: a line is given up");
             info!(runner, repo = report.repo, "a line's report is given up");
             context.telemetry().count("ReportGivenUp", None, 1.0);
             false
         }
         Ok(Finding::Later(reason)) => {
+            reached("report: comes again");
             info!(message_id, runner, reason, "judged later");
             true
         }
         Err(failure) => {
+            reached("report: could not be judged");
             error!(message_id, ?report, %failure, "a report could not be judged");
             context.telemetry().count("ReportFailed", None, 1.0);
             if matches!(failure, Error::Permanent(_)) {
@@ -315,6 +332,7 @@ fn usable<'a, C: ReportContext>(context: &C, records: &'a [Record]) -> Vec<Case<
         match record.report() {
             Ok(report) => usable.push(Case::new(record, report)),
             Err(reason) => {
+                reached("report: a message that is none");
                 error!(
                     message_id = record.id,
                     reason, "a message of the report queue can't be used"

@@ -26,6 +26,7 @@ use crate::error::{Error, Result};
 use crate::labels::SELF_HOSTED;
 use crate::names::is_plausible;
 use crate::ports::{Clock, Configuration, Forge, Ledger, ReportQueue, Telemetry, WebhookContext};
+use crate::reach::reached;
 use crate::report::Report;
 use crate::secret::Secret;
 use selection::Choice;
@@ -61,6 +62,7 @@ pub async fn handle<C: WebhookContext>(context: &C, event: &Value) -> Value {
     let request = match Request::read(event) {
         Ok(request) => request,
         Err((answer, response)) => {
+            reached("webhook: a request that can't be read");
             warn!(status = answer.status, "a request could not be read");
             return response;
         }
@@ -79,10 +81,17 @@ async fn receive<C: WebhookContext>(context: &C, request: &Request) -> Answer {
     };
     let delivery = request.header("x-github-delivery").unwrap_or_default();
     match request.header("x-github-event") {
-        None => return Answer::new(400, "The header X-GitHub-Event is missing."),
-        Some("ping") => return Answer::new(200, "pong"),
+        None => {
+            reached("webhook: no event is named");
+            return Answer::new(400, "The header X-GitHub-Event is missing.");
+        }
+        Some("ping") => {
+            reached("webhook: ping");
+            return Answer::new(200, "pong");
+        }
         Some("workflow_job") => {}
         Some(other) => {
+            reached("webhook: another event");
             let kind = if is_plausible(other) { other } else { "other" };
             info!(event = kind, delivery, "ignored an event that is not workflow_job");
             context.telemetry().count("EventIgnored", Some(("Event", kind)), 1.0);
@@ -92,6 +101,7 @@ async fn receive<C: WebhookContext>(context: &C, request: &Request) -> Answer {
     let payload = match read_body(request) {
         Ok(payload) => payload,
         Err(answer) => {
+            reached("webhook: a body that can't be used");
             warn!(
                 status = answer.status,
                 delivery,
@@ -103,6 +113,7 @@ async fn receive<C: WebhookContext>(context: &C, request: &Request) -> Answer {
         }
     };
     act(context, &settings, &payload).await.unwrap_or_else(|failure| {
+        reached("webhook: could not be handled");
         error!(delivery, job = payload.id.0, %failure, "a delivery could not be handled");
         if matches!(failure, Error::Permanent(_)) {
             context.telemetry().count("ConfigurationError", None, 1.0);
@@ -117,6 +128,7 @@ async fn authenticate<C: WebhookContext>(
     request: &Request,
 ) -> std::result::Result<Arc<Settings>, Answer> {
     let unavailable = |failure: Error| {
+        reached("webhook: the configuration can't be read");
         error!(%failure, "the configuration can't be read");
         Answer::new(503, "The configuration can't be read for the moment.")
     };
@@ -124,13 +136,16 @@ async fn authenticate<C: WebhookContext>(
     let signature = request.header("x-hub-signature-256");
     let signed = |settings: &Settings| verify(signature, &request.body, &settings.webhook_secrets);
     if !signed(&settings) {
+        reached("webhook: the secret is read anew");
         // The secret may have been set or rotated since it was read.
         settings = context.configuration().reread().await.map_err(unavailable)?;
     }
     if settings.webhook_secrets.iter().all(|secret: &Secret| secret.expose().is_empty()) {
+        reached("webhook: no secret is set");
         return Err(Answer::new(503, "not configured"));
     }
     if !signed(&settings) {
+        reached("webhook: a wrong signature");
         let (bytes, present) = (request.body.len(), signature.is_some());
         warn!(bytes, present, "a signature does not match");
         context.telemetry().count("SignatureRefused", None, 1.0);
@@ -147,12 +162,14 @@ pub fn read_body(request: &Request) -> std::result::Result<Payload, Answer> {
     let body = match media {
         "application/json" => &request.body,
         "application/x-www-form-urlencoded" => {
+            reached("webhook: a form");
             unwrapped = payload::form_field(&request.body, "payload").ok_or_else(|| {
                 Answer::new(200, "Ignored: the form has no readable field payload.")
             })?;
             &unwrapped
         }
         _ => {
+            reached("webhook: of another media type");
             return Err(Answer::new(
                 415,
                 "Set the webhook's \"Content type\" to application/json in its settings at GitHub.",
@@ -177,7 +194,10 @@ async fn act<C: WebhookContext>(
         "queued" => queued(context, settings, payload).await,
         "in_progress" => in_progress(context, payload).await,
         "completed" => completed(context, settings, payload).await,
-        _ => Ok(Answer::new(200, "Ignored: nothing starts at this action.")),
+        _ => {
+            reached("webhook: another action");
+            Ok(Answer::new(200, "Ignored: nothing starts at this action."))
+        }
     }
 }
 
@@ -191,6 +211,13 @@ async fn queued<C: WebhookContext>(
     let choice = match choose(context, settings, app, payload).await? {
         Ok(choice) => choice,
         Err(refused) => {
+            match refused {
+                Refused::NotSelfHosted => reached("webhook: refused, not self-hosted"),
+                Refused::NoTier => reached("webhook: refused, no tier"),
+                Refused::NotAllowed => reached("webhook: refused, not on the list"),
+                Refused::Public => reached("webhook: refused, public"),
+                Refused::Selector => reached("webhook: refused by the selector"),
+            }
             let (reason, words) = refused.told();
             info!(job = payload.id.0, url = payload.url, reason, "no runner is started");
             context.telemetry().count("JobRefused", Some(("Reason", reason)), 1.0);
@@ -198,12 +225,14 @@ async fn queued<C: WebhookContext>(
         }
     };
     if waits_for_approval(context, payload).await {
+        reached("webhook: the deployment waits");
         info!(job = payload.id.0, "no runner is started: the job's deployment waits for approval");
         return Ok(Answer::new(200, "No runner is started: the deployment waits for approval."));
     }
     let input = payload.input(&choice.tier.name, &choice.labels, choice.tier.max_idle.as_secs());
     let name = debts.names().base_name(&input.repo, payload.id);
     if debts.start(&name, &input).await? {
+        reached("webhook: started");
         info!(
             runner = name,
             job = payload.id.0,
@@ -220,9 +249,22 @@ async fn queued<C: WebhookContext>(
         false => debts.pay(&input, None, true).await?,
     };
     Ok(match payment {
-        Payment::Started(name) => Answer::new(202, name),
-        Payment::Supplied | Payment::NotQueued => Answer::new(200, "already started"),
-        Payment::Capped => Answer::new(200, "already started; its replacements are used up"),
+        Payment::Started(name) => {
+            reached("webhook: started again");
+            Answer::new(202, name)
+        }
+        Payment::Supplied => {
+            reached("webhook: repeated, and supplied");
+            Answer::new(200, "already started")
+        }
+        Payment::NotQueued => {
+            reached("webhook: repeated, and not queued");
+            Answer::new(200, "already started")
+        }
+        Payment::Capped => {
+            reached("webhook: repeated, and used up");
+            Answer::new(200, "already started; its replacements are used up")
+        }
     })
 }
 
@@ -245,15 +287,23 @@ async fn choose<'a, C: WebhookContext>(
     }
     let matching = settings.tiers.select(&payload.labels);
     if let Some(function) = &app.selector {
+        reached("webhook: the selector is asked");
         let chosen = selection::ask(context, function, settings, matching, payload).await;
         return chosen
-            .inspect_err(|_| context.telemetry().count("SelectorFailed", None, 1.0))
+            .inspect_err(|_| {
+                reached("webhook: the selector failed");
+                context.telemetry().count("SelectorFailed", None, 1.0);
+            })
             .map(|choice| choice.ok_or(Refused::Selector));
     }
     match matching {
         Some(tier) => Ok(Ok(Choice { tier, labels: tier.labels.clone() })),
-        None if self_hosted && !settings.tiers.given => Err(not_set("control/tiers")),
+        None if self_hosted && !settings.tiers.given => {
+            reached("webhook: no tiers are set");
+            Err(not_set("control/tiers"))
+        }
         None if self_hosted && !settings.tiers.problems.is_empty() => {
+            reached("webhook: perhaps for a tier that is invalid");
             let problems = settings.tiers.problems.join("; ");
             Err(Error::Permanent(format!(
                 "no valid tier matches, and some are invalid: {problems}"
@@ -270,6 +320,7 @@ async fn waits_for_approval<C: WebhookContext>(context: &C, payload: &Payload) -
     match context.forge().deployment_waits(&payload.repository, deployment).await {
         Ok(waits) => waits,
         Err(failure) => {
+            reached("webhook: whether the deployment waits is not known");
             warn!(job = payload.id.0, %failure, "the deployment's status can't be read: starting");
             false
         }
@@ -278,6 +329,7 @@ async fn waits_for_approval<C: WebhookContext>(context: &C, payload: &Payload) -
 
 async fn in_progress<C: WebhookContext>(context: &C, payload: &Payload) -> Result<Answer> {
     let (Some(runner), Some(run)) = (payload.plausible_runner(), payload.run) else {
+        reached("webhook: begun on no runner that could be ours");
         return Ok(Answer::new(200, "Ignored: not on a runner that could be ours."));
     };
     let report = Report {
@@ -288,6 +340,7 @@ async fn in_progress<C: WebhookContext>(context: &C, payload: &Payload) -> Resul
         job_labels: Some(payload.labels.to_string()),
     };
     context.reports().send(&report).await?;
+    reached("webhook: reported");
     Ok(Answer::new(200, "reported"))
 }
 
@@ -300,10 +353,12 @@ async fn completed<C: WebhookContext>(
 ) -> Result<Answer> {
     let skipped = payload.conclusion.as_deref() == Some("skipped");
     if payload.runner.is_some() || skipped || !settings.may_serve(&payload.labels) {
+        reached("webhook: completed, and nothing to do");
         return Ok(Answer::new(200, "nothing to do"));
     }
     let now = context.clock().now();
     context.ledger().cancel_job(payload.id, now, now + CANCELLATION_KEPT).await?;
+    reached("webhook: noted as cancelled");
     context.telemetry().count("JobCancelled", None, 1.0);
     Ok(Answer::new(200, "noted as cancelled"))
 }

@@ -2,17 +2,22 @@
 //! judged by the invariants. What breaks one is shrunk and can be replayed by its seed.
 
 mod play;
+mod reach;
 mod scenario;
+mod scenes;
 mod shrink;
 mod tally;
+mod trouble;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use play::{Played, play, story};
+pub use reach::{BRANCHES, EXEMPT};
 pub use scenario::{JobPlot, Kind, Loss, Outage, Part, PartId, Profile, Scenario};
 pub use shrink::shrink;
 pub use tally::Tally;
+pub use trouble::{Deed, Mistake, Quirk, Refusal, Stranger};
 
 /// What to play.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +53,7 @@ impl Campaign {
     /// Plays histories until `over` says so, which is told the number of those played, or until one has broken
     /// something.
     pub fn run(&self, over: impl Fn(u64) -> bool + Sync) -> (Tally, Option<Broken>) {
+        reach::count();
         let next = AtomicU64::new(self.seed);
         let stop = AtomicBool::new(false);
         let result = Mutex::new((Tally::default(), None::<Broken>));
@@ -74,6 +80,7 @@ impl Campaign {
                             }
                         }
                     }
+                    tally.reached(reach::take());
                     lock(&result).0.merge(tally);
                 });
             }

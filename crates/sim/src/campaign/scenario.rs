@@ -7,6 +7,8 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
+use super::scenes;
+use super::trouble::{Deed, Mistake, Quirk, Refusal, Stranger, any};
 use crate::github::{ApiError, Fault, FaultRule, endpoint};
 use crate::simulation::Fate;
 use crate::world::Strike;
@@ -24,7 +26,7 @@ pub enum Profile {
     Calm,
     /// Webhooks late, lost, and sent again.
     Deliveries,
-    /// Machines that don't come up, die, freeze, or are interrupted.
+    /// Machines that don't come up, die, freeze, are stopped, ended or taken back.
     Machines,
     /// Port calls that fail before or after they took effect, take long, or are where a function is killed;
     /// answers of functions that are lost; invocations made twice.
@@ -34,15 +36,25 @@ pub enum Profile {
     /// Executions are aborted. Apart from other losses: Lambda repeats the cleanup from outside only twice, and
     /// what is left of a machine that is lost as well is for reaper and janitor.
     Aborts,
-    /// EC2 has no capacity for minutes, and GitHub refuses, limits, or loses its answers.
+    /// EC2 has no capacity for minutes or refuses, and GitHub refuses, limits, or loses its answers.
     Weather,
-    /// Everything but aborted executions.
+    /// GitHub's flags lie, its lists are old, and its registrations vanish.
+    Quirks,
+    /// Operators err, and change what they have set.
+    Mistakes,
+    /// What others send, print and start.
+    Strangers,
+    /// Executions are aborted and machines lost, and there is a reaper. What is left at GitHub is the janitor's.
+    Remains,
+    /// Turns that chance alone would hardly bring about, staged one by one.
+    Scenes,
+    /// All of these at once, apart from aborted executions, mistakes and scenes.
     All,
 }
 
 impl Profile {
     /// All of them.
-    pub const EACH: [Self; 8] = [
+    pub const EACH: [Self; 13] = [
         Self::Calm,
         Self::Deliveries,
         Self::Machines,
@@ -50,6 +62,11 @@ impl Profile {
         Self::Thefts,
         Self::Aborts,
         Self::Weather,
+        Self::Quirks,
+        Self::Mistakes,
+        Self::Strangers,
+        Self::Remains,
+        Self::Scenes,
         Self::All,
     ];
 
@@ -63,6 +80,11 @@ impl Profile {
             Self::Thefts => "thefts",
             Self::Aborts => "aborts",
             Self::Weather => "weather",
+            Self::Quirks => "quirks",
+            Self::Mistakes => "mistakes",
+            Self::Strangers => "strangers",
+            Self::Remains => "remains",
+            Self::Scenes => "scenes",
             Self::All => "all",
         }
     }
@@ -127,6 +149,10 @@ pub enum Loss {
 pub enum Outage {
     /// No machine can be had for so long.
     Capacity(Duration),
+    /// No machine can be had for so long in the zone and market of that number.
+    Pool(Duration, usize),
+    /// EC2 refuses so many launches.
+    Refused(Refusal, u32),
     /// GitHub answers so.
     GitHub(FaultRule),
 }
@@ -140,6 +166,17 @@ pub enum Part {
     Loss(usize, Loss),
     /// The port call of that number, from 1, is struck.
     Strike(usize, Strike),
+    /// Some calls of a port are struck in a row.
+    Aimed {
+        /// What their names begin with.
+        port: &'static str,
+        /// The first of them, from 1.
+        number: usize,
+        /// How many.
+        times: usize,
+        /// How.
+        strike: Strike,
+    },
     /// The invocation of that number, from 1, is made twice.
     Twice(u64),
     /// The answer of the invocation of that number, from 1, is lost.
@@ -148,11 +185,19 @@ pub enum Part {
     Abort(Duration, usize),
     /// At that time something goes out.
     Outage(Duration, Outage),
+    /// At that time something befalls the registration of that number, for so long.
+    Quirk(Duration, Quirk, usize, Duration),
+    /// At that time something is done to the machine of that number.
+    Deed(Duration, Deed, usize),
+    /// At that time an operator errs, for so long.
+    Mistake(Duration, Mistake, Duration),
+    /// At that time others do something, perhaps about the execution of that number.
+    Stranger(Duration, Stranger, usize),
 }
 
 /// The name of a part within its scenario: a letter for its kind, and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PartId(char, usize);
+pub struct PartId(pub(super) char, pub(super) usize);
 
 impl fmt::Display for PartId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -184,6 +229,19 @@ pub struct Scenario {
     pub judged: bool,
     /// For how long GitHub's busy flag lags.
     pub busy_lag: Duration,
+    /// For how long GitHub keeps a registration, busy, after its job.
+    pub linger: Duration,
+    /// For how long GitHub keeps a registration that has no job, if that is not a day.
+    pub unused_life: Option<Duration>,
+    /// Where the two tiers' machines are bought.
+    pub markets: [&'static str; 2],
+    /// Whether there is a reaper, and tiers whose runners live for more than half a day.
+    pub sweeps: bool,
+    /// Whether EC2 does not show new machines for up to two minutes.
+    pub unseen: bool,
+    /// Whether payloads and registrations have all that GitHub writes into them, or only what is read: the first
+    /// takes most of the time of a history.
+    pub verbose: bool,
     /// Its parts, each with its name.
     pub parts: Vec<(PartId, Part)>,
 }
@@ -191,6 +249,9 @@ pub struct Scenario {
 impl Scenario {
     /// Draws one.
     pub fn draw(seed: u64, jobs: usize, profile: Profile) -> Self {
+        if profile == Profile::Scenes {
+            return scenes::stage(seed);
+        }
         let mut rng = StdRng::seed_from_u64(seed);
         let mut parts = Vec::new();
         let mut at = Duration::ZERO;
@@ -203,7 +264,12 @@ impl Scenario {
         }
         let few = |rng: &mut StdRng| rng.random_range(0..=(jobs / 4).max(1));
         let spread = at.as_secs() + 900;
-        if profile.has(Profile::Machines) {
+        if profile.has(Profile::Machines) || profile == Profile::Remains {
+            for index in 0..few(&mut rng) {
+                let at = seconds(rng.random_range(0..spread));
+                let deed = Part::Deed(at, any(&mut rng, Deed::ALL), rng.random_range(0..jobs));
+                parts.push((PartId('d', index), deed));
+            }
             for index in 0..few(&mut rng) {
                 let launch = rng.random_range(0..jobs * 3 / 2 + 1);
                 parts.push((PartId('l', index), Part::Loss(launch, loss(&mut rng))));
@@ -215,6 +281,10 @@ impl Scenario {
                 let strike = *Strike::ALL.choose(&mut rng).unwrap_or(&Strike::Before);
                 parts.push((PartId('c', index), Part::Strike(call, strike)));
             }
+            for index in 0..few(&mut rng) {
+                let port = if rng.random_ratio(1, 4) { "" } else { any(&mut rng, PORTS) };
+                parts.push((PartId('p', index), aimed(&mut rng, port, jobs)));
+            }
             let invocations = u64::try_from(jobs).unwrap_or(u64::MAX) * INVOCATIONS_PER_JOB;
             for index in 0..few(&mut rng) {
                 let number = rng.random_range(1..=invocations);
@@ -225,8 +295,22 @@ impl Scenario {
                 parts.push((PartId('n', index), Part::LostAnswer(number)));
             }
         }
-        if profile == Profile::Aborts {
-            for index in 0..few(&mut rng) {
+        if profile == Profile::Remains {
+            // Machines that freeze and that nobody looks after any more.
+            for index in 0..jobs / 3 {
+                let fate = Fate::Freezes(seconds(rng.random_range(0..60)));
+                let launch = rng.random_range(0..jobs);
+                parts.push((PartId('f', index), Part::Loss(launch, Loss::Then(fate))));
+            }
+            let port = any(&mut rng, &["Machines.list", "Machines.terminate", "Machines.machine"]);
+            let strike = any(&mut rng, &[Strike::Before, Strike::After, Strike::Twice]);
+            let number = rng.random_range(1..4);
+            let part = Part::Aimed { port, number, times: 2, strike };
+            parts.push((PartId('p', 0), part));
+        }
+        if matches!(profile, Profile::Aborts | Profile::Remains) {
+            let most = if profile == Profile::Remains { jobs } else { few(&mut rng) };
+            for index in 0..most {
                 let at = seconds(rng.random_range(5..spread * 2));
                 parts.push((PartId('a', index), Part::Abort(at, rng.random_range(0..jobs))));
             }
@@ -237,8 +321,49 @@ impl Scenario {
                 parts.push((PartId('o', index), Part::Outage(at, outage(&mut rng))));
             }
         }
+        if profile.has(Profile::Quirks) {
+            for index in 0..few(&mut rng) {
+                let at = seconds(rng.random_range(0..spread));
+                let quirk = any(&mut rng, Quirk::ALL);
+                // The flag has been seen to lie for up to 12 minutes.
+                let lasts = seconds(rng.random_range(30..720));
+                let quirk = Part::Quirk(at, quirk, rng.random_range(0..jobs), lasts);
+                parts.push((PartId('q', index), quirk));
+            }
+        }
+        if profile == Profile::Mistakes {
+            for index in 0..few(&mut rng).min(3) {
+                let at = seconds(rng.random_range(0..spread));
+                let mistake = any(&mut rng, Mistake::ALL);
+                // Longer than functions keep what they have read.
+                let lasts = seconds(rng.random_range(330..5400));
+                parts.push((PartId('m', index), Part::Mistake(at, mistake, lasts)));
+            }
+        }
+        if profile.has(Profile::Strangers) {
+            for index in 0..few(&mut rng) * 2 {
+                let at = seconds(rng.random_range(0..spread));
+                let stranger = any(&mut rng, Stranger::ALL);
+                let stranger = Part::Stranger(at, stranger, rng.random_range(0..jobs));
+                parts.push((PartId('s', index), stranger));
+            }
+        }
+        let quirky = profile.has(Profile::Quirks);
+        let sometimes = |rng: &mut StdRng, one_in: u32, span: std::ops::Range<u64>| {
+            (quirky && rng.random_ratio(1, one_in)).then(|| seconds(rng.random_range(span)))
+        };
+        // Not for so long that cleanup leaves it to the janitor.
+        let linger = sometimes(&mut rng, 4, 10..1500).unwrap_or_default();
+        let unused_life = sometimes(&mut rng, 6, 120..360);
+        let market = |rng: &mut StdRng| any(rng, &["on-demand", "spot", "spot-then-on-demand"]);
         Self {
             seed,
+            linger,
+            unused_life,
+            markets: [market(&mut rng), market(&mut rng)],
+            sweeps: profile == Profile::Remains,
+            unseen: profile.has(Profile::Weather) && rng.random_ratio(1, 4),
+            verbose: rng.random_ratio(1, 8),
             overlaps: rng.random_ratio(3, 4),
             // Checks alone notice all that happens only as long as nothing keeps them from looking.
             judged: profile != Profile::Calm || rng.random_ratio(1, 2),
@@ -304,6 +429,48 @@ fn job(rng: &mut StdRng, at: Duration, profile: Profile) -> JobPlot {
     }
 }
 
+/// Ports whose calls are struck on purpose: by their number alone the rare ones would hardly be met.
+const PORTS: &[&str] = &[
+    "Configuration.settings",
+    "Ledger.record_job",
+    "Ledger.job",
+    "Ledger.runner",
+    "Ledger.record_registration",
+    "Ledger.record_handover",
+    "Ledger.account",
+    "Ledger.end_runner",
+    "Ledger.cancel_job",
+    "Ledger.block",
+    "Executions.start",
+    "Executions.describe",
+    "Fleet.launch",
+    "Fleet.of_runner",
+    "Fleet.instance",
+    "Fleet.terminate",
+    "Handoff.put",
+    "Handoff.lies",
+    "Handoff.withdraw",
+    "Forge.job",
+    "Forge.run_jobs",
+    "Forge.installed",
+    "Forge.deployment_waits",
+    "Forge.register",
+    "Forge.runner",
+    "Forge.runner_named",
+    "Forge.remove_runner",
+    "Reports.send",
+    "Reports.send_batch",
+];
+
+fn aimed(rng: &mut StdRng, port: &'static str, jobs: usize) -> Part {
+    let strike = any(rng, &Strike::ALL);
+    let number = rng.random_range(1..=jobs * 2);
+    // As many slow calls as it takes to outlast a function's time-out.
+    let times =
+        if strike == Strike::Slow { rng.random_range(1..=9) } else { rng.random_range(1..=3) };
+    Part::Aimed { port, number, times, strike }
+}
+
 fn loss(rng: &mut StdRng) -> Loss {
     match rng.random_range(0..8) {
         0 => Loss::DeadBoot,
@@ -311,6 +478,7 @@ fn loss(rng: &mut StdRng) -> Loss {
         2 => Loss::StuckPending,
         3 => Loss::DiesAtLaunch,
         4 => Loss::Then(Fate::Dies(seconds(rng.random_range(0..400)))),
+        6 if rng.random_ratio(1, 2) => Loss::Then(Fate::Freezes(seconds(rng.random_range(0..9)))),
         5 => Loss::Then(Fate::DiesAtWork(seconds(rng.random_range(1..300)))),
         6 => Loss::Then(Fate::Freezes(seconds(rng.random_range(0..400)))),
         _ => Loss::Then(Fate::FreezesAtWork(seconds(rng.random_range(1..300)))),
@@ -318,8 +486,11 @@ fn loss(rng: &mut StdRng) -> Loss {
 }
 
 fn outage(rng: &mut StdRng) -> Outage {
-    if rng.random_ratio(1, 3) {
-        return Outage::Capacity(seconds(rng.random_range(60..1800)));
+    match rng.random_range(0..6) {
+        0 => return Outage::Capacity(seconds(rng.random_range(60..1800))),
+        1 => return Outage::Pool(seconds(rng.random_range(60..1800)), rng.random_range(0..4)),
+        2 => return Outage::Refused(any(rng, Refusal::ALL), rng.random_range(1..9)),
+        _ => {}
     }
     let (method, template) = *[
         ("POST", endpoint::ORG_JIT),
@@ -327,12 +498,19 @@ fn outage(rng: &mut StdRng) -> Outage {
         ("GET", endpoint::ORG_RUNNER),
         ("GET", endpoint::ORG_RUNNERS),
         ("DELETE", endpoint::ORG_RUNNER),
+        ("GET", endpoint::DEPLOYMENT_STATUSES),
+        ("GET", endpoint::RUN_JOBS),
+        ("GET", endpoint::REPO_INSTALLATION),
         ("GET", endpoint::REPO),
         ("*", "*"),
     ]
     .choose(rng)
     .unwrap_or(&("*", "*"));
-    let fault = match rng.random_range(0..5) {
+    let fault = match rng.random_range(0..8) {
+        // Registrations have been seen to vanish and return (actions/runner#756).
+        7 if template == endpoint::ORG_RUNNER && method == "GET" => {
+            Fault::Refuse(ApiError::not_found())
+        }
         0 => Fault::Refuse(ApiError::new(500, "Server Error")),
         1 => Fault::Refuse(ApiError::new(503, "No server is currently available")),
         2 => {
@@ -341,14 +519,21 @@ fn outage(rng: &mut StdRng) -> Outage {
             limit.headers.push(("retry-after".into(), wait.to_string()));
             Fault::Refuse(limit)
         }
-        3 => Fault::Lost(0),
+        3 => Fault::Refuse(ApiError::new(403, "Resource not accessible by integration")),
+        4 => Fault::Refuse(ApiError::new(422, "Invalid request.")),
+        5 => Fault::Lost(0),
         _ => Fault::Lost(502),
     };
     Outage::GitHub(FaultRule {
         method: method.into(),
         template: template.into(),
         skip: 0,
-        times: rng.random_range(1..12),
+        // Some outlast the tries of a step.
+        times: if rng.random_ratio(1, 5) {
+            rng.random_range(25..60)
+        } else {
+            rng.random_range(1..12)
+        },
         fault,
     })
 }
@@ -382,7 +567,13 @@ mod tests {
             kinds.dedup();
             kinds.into_iter().collect()
         };
-        assert_eq!(Profile::EACH.map(kinds), ["j", "j", "jl", "cjnt", "j", "aj", "jo", "cjlnot"]);
+        let drawn: Vec<String> = Profile::EACH.map(kinds).into_iter().collect();
+        let scenes = 11;
+        assert_eq!(
+            drawn[..scenes],
+            ["j", "j", "djl", "cjnpt", "j", "aj", "jo", "jq", "jm", "js", "adfjlp"]
+        );
+        assert_eq!(drawn[scenes + 1], "cdjlnopqst");
         for profile in Profile::EACH {
             assert_eq!(Profile::named(profile.name()), Some(profile));
         }

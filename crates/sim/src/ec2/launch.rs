@@ -291,12 +291,17 @@ impl Ec2 {
         }
         let mut met = vec![false; self.rules.len()];
         let mut missing = request.capacity;
+        if self.doubles > 0 {
+            self.doubles -= 1;
+            missing += 1;
+        }
         for (place, candidate) in ready {
             let mut ids = Vec::new();
             while missing > 0 {
                 match self.attempt(now, request, &candidate, &mut met) {
                     Ok(id) => ids.push(id),
                     Err(fault) => {
+                        *self.refusals.entry(fault.code.clone()).or_default() += 1;
                         answer.errors.push(FleetError { place, fault });
                         break;
                     }
@@ -308,6 +313,8 @@ impl Ec2 {
                 answer.instances.push(FleetInstances { place, instance_type, ids });
             }
         }
+        let bought: usize = answer.instances.iter().map(|bought| bought.ids.len()).sum();
+        self.doubled += u64::from(u32::try_from(bought).is_ok_and(|it| it > request.capacity));
         let mut met = met.into_iter();
         self.rules.retain_mut(|rule| {
             let Some(times) = rule.times.as_mut().filter(|_| met.next() == Some(true)) else {

@@ -417,6 +417,10 @@ pub struct Ec2 {
     drops: BTreeSet<(Timestamp, u64)>,
     agenda: BTreeMap<(Timestamp, u64), Event>,
     tokens: launch::Tokens,
+    /// Purchases to come that get one instance more than asked for.
+    doubles: u32,
+    doubled: u64,
+    refusals: BTreeMap<Cow<'static, str>, u64>,
     buckets: throttle::Buckets,
     next: u64,
 }
@@ -440,6 +444,9 @@ impl Ec2 {
             drops: BTreeSet::new(),
             agenda: BTreeMap::new(),
             tokens: launch::Tokens::default(),
+            doubles: 0,
+            doubled: 0,
+            refusals: BTreeMap::new(),
             buckets: throttle::Buckets::default(),
             next: 0,
         }
@@ -484,6 +491,22 @@ impl Ec2 {
     /// Takes back all such rules.
     pub fn clear_rules(&mut self) {
         self.rules.clear();
+    }
+
+    /// Gives the next purchases one instance more than they ask for. EC2 promises not to; a caller that relies on it
+    /// pays for a machine that nobody knows.
+    pub fn double_launches(&mut self, purchases: u32) {
+        self.doubles += purchases;
+    }
+
+    /// How many purchases got more than they asked for.
+    pub fn doubled(&self) -> u64 {
+        self.doubled
+    }
+
+    /// How often launches were refused, by the error's code.
+    pub fn refusals(&self) -> &BTreeMap<Cow<'static, str>, u64> {
+        &self.refusals
     }
 
     /// Decides the fate of the next instances launched, one each.

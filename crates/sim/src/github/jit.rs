@@ -41,10 +41,13 @@ pub(super) fn encode(
         },
     });
     // Shaped like a 2048-bit key, of random bytes: nothing is signed with it.
-    let mut parameters = json!({
-        "d": key(256), "dp": key(128), "dq": key(128), "exponent": "AQAB",
-        "inverseQ": key(128), "modulus": key(256), "p": key(128), "q": key(128),
-    });
+    let mut parameters = match options.brief {
+        true => json!({ "d": key(64) }),
+        false => json!({
+            "d": key(256), "dp": key(128), "dq": key(128), "exponent": "AQAB",
+            "inverseQ": key(128), "modulus": key(256), "p": key(128), "q": key(128),
+        }),
+    };
     let file = |content: &Value| STANDARD.encode(content.to_string());
     loop {
         let encoded = STANDARD.encode(
@@ -55,7 +58,7 @@ pub(super) fn encode(
             })
             .to_string(),
         );
-        if encoded.len() >= options.jit_bytes {
+        if options.brief || encoded.len() >= options.jit_bytes {
             return encoded;
         }
         // Encoded twice, a byte grows to 16/9 of its size.

@@ -97,6 +97,18 @@ pub(super) struct Limits {
     /// By `METHOD template`.
     calls: BTreeMap<String, u64>,
     faults: Vec<FaultRule>,
+    struck: Struck,
+}
+
+/// How often faults have struck.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Struck {
+    /// A call was refused, other than by a limit.
+    pub refused: u64,
+    /// A call was refused by a limit.
+    pub limited: u64,
+    /// An answer was lost.
+    pub lost: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -122,6 +134,11 @@ impl GitHub {
         self.limits.faults.clear();
     }
 
+    /// How often faults have struck so far.
+    pub fn struck(&self) -> Struck {
+        self.limits.struck
+    }
+
     /// How often each `METHOD template` was called, refused calls included.
     pub fn calls(&self) -> &BTreeMap<String, u64> {
         &self.limits.calls
@@ -145,11 +162,24 @@ impl GitHub {
         template: &str,
     ) -> Result<Admission, ApiError> {
         self.advance(now);
-        *self.limits.calls.entry(format!("{method} {template}")).or_default() += 1;
+        if !self.options.brief {
+            *self.limits.calls.entry(format!("{method} {template}")).or_default() += 1;
+        }
         let mut admission = Admission::default();
         match self.due_fault(method, template) {
-            Some(Fault::Refuse(error)) => return Err(error),
-            Some(Fault::Lost(status)) => admission.lost = Some(status),
+            Some(Fault::Refuse(error)) => {
+                let limit = error.headers.iter().any(|(name, _)| name == "retry-after");
+                *(if limit {
+                    &mut self.limits.struck.limited
+                } else {
+                    &mut self.limits.struck.refused
+                }) += 1;
+                return Err(error);
+            }
+            Some(Fault::Lost(status)) => {
+                self.limits.struck.lost += 1;
+                admission.lost = Some(status);
+            }
             Some(Fault::Slow(delay)) => admission.delay = delay,
             None => {}
         }

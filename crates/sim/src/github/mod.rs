@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 pub use access::{Caller, Token};
 pub use jobs::{Deployment, Job, JobSpec, RunView, RunnerRef, Status, Turn};
-pub use limits::{Admission, CallError, Fault, FaultRule, RateLimits};
+pub use limits::{Admission, CallError, Fault, FaultRule, RateLimits, Struck};
 pub use runners::{Assignment, Group, Jit, Poll, RunnerView, Scope, SessionView, Visibility};
 
 /// What a test may want different from the ordinary github.com.
@@ -80,6 +80,9 @@ pub struct Options {
     pub timer_grain: Duration,
     /// Rate limits; `None` as on GHES, where they are off by default (docs).
     pub rate_limits: Option<RateLimits>,
+    /// Payloads and JIT configurations have only what somebody reads of them. Making, signing and reading the rest
+    /// is most of the work of a simulated history.
+    pub brief: bool,
 }
 
 impl Default for Options {
@@ -104,6 +107,7 @@ impl Default for Options {
             ignores_name_filter: false,
             timer_grain: Duration::ZERO,
             rate_limits: Some(RateLimits::default()),
+            brief: false,
         }
     }
 }
@@ -281,6 +285,8 @@ pub struct GitHub {
     sessions: BTreeMap<String, runners::Session>,
     lists: BTreeMap<Scope, (Timestamp, Vec<RunnerView>)>,
     lost_acquires: u32,
+    /// Names of runners whose registration went though nobody had asked for it, and no job had ended on it.
+    forsaken: BTreeSet<String>,
     tokens: BTreeMap<String, access::Grant>,
     limits: limits::Limits,
     events: Vec<Event>,
@@ -308,6 +314,7 @@ impl GitHub {
             sessions: BTreeMap::new(),
             lists: BTreeMap::new(),
             lost_acquires: 0,
+            forsaken: BTreeSet::new(),
             tokens: BTreeMap::new(),
             limits: limits::Limits::default(),
             events: Vec::new(),

@@ -96,6 +96,9 @@ impl GitHub {
     fn job_payload(&self, job: &Job, action: &str, installation: u64) -> Option<Value> {
         let repository = self.repository(&job.repository).ok()?;
         let owner = self.account(&repository.owner).ok()?;
+        if self.options.brief {
+            return Some(self.brief_payload(job, action, installation, repository, owner));
+        }
         let mut payload = json!({
             "action": action,
             "workflow_job": self.job_json(job),
@@ -115,6 +118,43 @@ impl GitHub {
             });
         }
         Some(payload)
+    }
+
+    fn brief_payload(
+        &self,
+        job: &Job,
+        action: &str,
+        installation: u64,
+        repository: &Repository,
+        owner: &Owner,
+    ) -> Value {
+        let runner = job.runner.as_ref();
+        let mut payload = json!({
+            "action": action,
+            "workflow_job": {
+                "id": job.id,
+                "run_id": job.run_id,
+                "html_url": format!("{}/{}", self.options.html_url, job.id),
+                "status": job.status.name(),
+                "conclusion": job.conclusion,
+                "created_at": job.created_at.to_string(),
+                "name": job.name,
+                "labels": job.labels,
+                "runner_id": runner.map(|it| it.id),
+                "runner_name": runner.map(|it| &it.name),
+                "runner_group_name": runner.map(|it| &it.group_name),
+            },
+            "repository": {
+                "name": repository.name,
+                "owner": {"login": owner.login},
+                "private": repository.private,
+            },
+            "installation": {"id": installation},
+        });
+        if let Some(deployment) = &job.deployment {
+            payload["deployment"] = json!({"id": deployment.id});
+        }
+        payload
     }
 
     /// A job, as payloads and the REST API write it.

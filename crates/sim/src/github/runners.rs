@@ -481,6 +481,19 @@ impl GitHub {
 
     /// Removes a registration without asking, as the service sometimes does.
     pub fn drop_registration(&mut self, runner_id: u64) {
+        self.forsake(runner_id);
+    }
+
+    /// Names of the runners whose registration GitHub has removed without being asked and before they had run a job.
+    pub fn forsaken(&self) -> &BTreeSet<String> {
+        &self.forsaken
+    }
+
+    fn forsake(&mut self, runner_id: u64) {
+        if let Some(runner) = self.runners.get(&runner_id).filter(|runner| runner.ends_at.is_none())
+        {
+            self.forsaken.insert(runner.name.clone());
+        }
         self.remove_registration(runner_id);
     }
 
@@ -564,7 +577,7 @@ impl GitHub {
             self.lost_acquires -= 1;
             session.forgotten = true;
             let runner_id = session.runner.id;
-            self.remove_registration(runner_id);
+            self.forsake(runner_id);
             return Ok(Poll::Idle);
         }
         let duration = self.jobs.get(&job_id).map(|job| job.duration).unwrap_or_default();
@@ -753,7 +766,7 @@ impl GitHub {
             .map(|runner| runner.id)
             .collect();
         for id in gone {
-            self.remove_registration(id);
+            self.forsake(id);
         }
     }
 

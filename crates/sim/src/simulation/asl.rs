@@ -34,17 +34,22 @@ pub struct Definition {
     states: Map<String, Value>,
 }
 
-/// An error that nothing catches.
-struct Runtime(String);
+/// An error that nothing catches: its name, and why.
+struct Runtime(&'static str, String);
 
 type Result<T> = std::result::Result<T, Runtime>;
 
 impl Definition {
     /// The orchestrator's.
     pub fn orchestrator() -> Self {
-        let definition: Value = serde_json::from_str(ORCHESTRATOR).unwrap_or_default();
+        Self::parse(ORCHESTRATOR)
+    }
+
+    /// One from its text.
+    pub fn parse(text: &str) -> Self {
+        let definition: Value = serde_json::from_str(text).unwrap_or_default();
         Self {
-            start: text(&definition, "StartAt").to_owned(),
+            start: self::text(&definition, "StartAt").to_owned(),
             states: definition["States"].as_object().cloned().unwrap_or_default(),
         }
     }
@@ -57,12 +62,12 @@ impl Definition {
     /// Goes on after a wait: of a Wait state, or of a task before it is tried again.
     pub fn resume(&self, execution: &mut Execution) -> Next {
         let Some(state) = self.states.get(&execution.at) else {
-            return failed(execution, "there is no such state");
+            return failed(execution, runtime("there is no such state"));
         };
         match text(state, "Type") {
             "Task" => match template(&state["Parameters"]["Payload"], execution, &execution.data) {
                 Ok(payload) => Next::Invoke(payload),
-                Err(Runtime(why)) => failed(execution, &why),
+                Err(error) => failed(execution, error),
             },
             _ => self.enter(execution, text(state, "Next")),
         }
@@ -74,8 +79,8 @@ impl Definition {
         let answer = json!({ "Payload": payload });
         let outcome = template(&state["ResultSelector"], execution, &answer)
             .and_then(|result| put(&mut execution.data, text(state, "ResultPath"), result));
-        if let Err(Runtime(why)) = outcome {
-            return failed(execution, &why);
+        if let Err(error) = outcome {
+            return failed(execution, error);
         }
         match state["End"] == json!(true) {
             true => Next::Ended(Status::Succeeded),
@@ -104,19 +109,20 @@ impl Definition {
         }
         let catchers = state["Catch"].as_array().map(Vec::as_slice).unwrap_or_default();
         let Some(catcher) = catchers.iter().find(|catcher| catches(catcher, error)) else {
-            return failed(execution, &format!("{error}: {cause}"));
+            execution.failure = Some((error.to_owned(), cause.to_owned()));
+            return Next::Ended(Status::Failed);
         };
         let caught = json!({"Error": error, "Cause": cause});
         match put(&mut execution.data, text(catcher, "ResultPath"), caught) {
             Ok(()) => self.enter(execution, text(catcher, "Next")),
-            Err(Runtime(why)) => failed(execution, &why),
+            Err(error) => failed(execution, error),
         }
     }
 
     fn enter(&self, execution: &mut Execution, name: &str) -> Next {
         match self.step_into(execution, name) {
             Ok(next) => next,
-            Err(Runtime(why)) => failed(execution, &why),
+            Err(error) => failed(execution, error),
         }
     }
 
@@ -139,7 +145,15 @@ impl Definition {
                     let seconds = seconds.ok_or_else(|| runtime(format!("{path}: no number")))?;
                     return Ok(Next::Wait(Duration::from_secs(seconds)));
                 }
-                "Fail" => return Ok(Next::Ended(Status::Failed)),
+                "Fail" => {
+                    // The one intrinsic function that is used.
+                    let cause = match text(state, "CausePath") {
+                        "States.JsonToString($)" => execution.data.to_string(),
+                        _ => text(state, "Cause").to_owned(),
+                    };
+                    execution.failure = Some((text(state, "Error").to_owned(), cause));
+                    return Ok(Next::Ended(Status::Failed));
+                }
                 other => return Err(runtime(format!("states of type '{other}' are not known"))),
             }
         }
@@ -147,11 +161,11 @@ impl Definition {
 }
 
 fn runtime(why: impl Into<String>) -> Runtime {
-    Runtime(why.into())
+    Runtime("States.Runtime", why.into())
 }
 
-fn failed(execution: &mut Execution, why: &str) -> Next {
-    execution.at = format!("States.Runtime at {}: {why}", execution.at);
+fn failed(execution: &mut Execution, Runtime(error, why): Runtime) -> Next {
+    execution.failure = Some((error.to_owned(), format!("{}: {why}", execution.at)));
     Next::Ended(Status::Failed)
 }
 
@@ -224,7 +238,8 @@ fn choose<'a>(state: &'a Value, data: &Value) -> Result<&'a str> {
             return Ok(text(rule, "Next"));
         }
     }
-    state["Default"].as_str().ok_or_else(|| runtime("no choice and no default"))
+    let none = || Runtime("States.NoChoiceMatched", "no choice and no default".into());
+    state["Default"].as_str().ok_or_else(none)
 }
 
 fn holds(rule: &Value, data: &Value) -> Result<bool> {
@@ -271,6 +286,7 @@ mod tests {
             entered: Vec::new(),
             retries: 0,
             tried: Vec::new(),
+            failure: None,
         }
     }
 

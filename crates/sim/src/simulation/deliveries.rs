@@ -1,13 +1,12 @@
 //! What is on its way: GitHub's events to the webhook, with its answers, and runners' lines to the
 //! stolen-runner handler.
 
-use std::io::Write;
+use std::rc::Rc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use flate2::Compression;
-use flate2::write::GzEncoder;
+use flate2::Crc;
 use ostler_core::secret::Secret;
 use ostler_core::webhook;
 use rand::rngs::StdRng;
@@ -33,7 +32,7 @@ pub struct Answered {
 /// An event, and how often it was sent before.
 #[derive(Clone, Debug)]
 pub(super) struct Delivery {
-    pub event: github::Event,
+    pub event: Rc<github::Event>,
     pub attempt: u32,
 }
 
@@ -63,10 +62,37 @@ pub fn log_delivery(lines: &[&str]) -> Value {
 
 /// The event of a delivery of anything.
 pub fn packed(content: &[u8]) -> Value {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    // Writing to memory does not fail.
-    let _ = encoder.write_all(content);
-    json!({"awslogs": {"data": STANDARD.encode(encoder.finish().unwrap_or_default())}})
+    json!({"awslogs": {"data": STANDARD.encode(gzip(content))}})
+}
+
+/// The event of a delivery stream that brings that delivery, as from another account.
+pub fn stream_delivery(delivery: &Value) -> Value {
+    json!({
+        "deliveryStreamArn": "arn:aws:firehose:us-east-1:123456789012:deliverystream/reports",
+        "records": [{"recordId": "1", "data": delivery["awslogs"]["data"]}],
+    })
+}
+
+/// In gzip's format (RFC 1952), as stored blocks (RFC 1951, 3.2.4): packing it tighter takes longer than anything that
+/// the use cases do with it.
+fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
+    let mut blocks = content.chunks(usize::from(u16::MAX)).peekable();
+    if blocks.peek().is_none() {
+        packed.extend([1, 0, 0, 0xff, 0xff]);
+    }
+    while let Some(block) = blocks.next() {
+        let length = u16::try_from(block.len()).unwrap_or(u16::MAX);
+        packed.push(u8::from(blocks.peek().is_none()));
+        packed.extend(length.to_le_bytes());
+        packed.extend((!length).to_le_bytes());
+        packed.extend(block);
+    }
+    let mut sum = Crc::new();
+    sum.update(content);
+    packed.extend(sum.sum().to_le_bytes());
+    packed.extend(sum.amount().to_le_bytes());
+    packed
 }
 
 /// A function URL's event of a signed delivery.

@@ -1,5 +1,6 @@
 //! Invocations of the functions: what each handler does with its use case, and who gets the answer.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -8,12 +9,13 @@ use ostler_core::error::Result;
 use ostler_core::ports::Configuration;
 use ostler_core::runner::{self, StepEvent};
 use ostler_core::time::Timestamp;
-use ostler_core::{stolen, webhook};
+use ostler_core::{reaper, stolen, webhook};
+use rand::Rng;
 use serde_json::{Value, json};
 
 use super::deliveries::Delivery;
 use super::{Event, Simulation};
-use crate::world::{Progress, World};
+use crate::world::{OWNER, Progress, World};
 
 /// Lambda tries an asynchronous invocation twice more, after one minute and two (Lambda guide,
 /// "Asynchronous invocation").
@@ -31,6 +33,8 @@ const fn timeout(purpose: &Purpose) -> Duration {
         Purpose::Webhook(_) => Duration::from_secs(15),
         Purpose::Step(_) | Purpose::Orphan(..) => Duration::from_secs(60),
         Purpose::Reports(_) | Purpose::Lines(..) => Duration::from_secs(120),
+        Purpose::Others(_) => Duration::from_secs(15),
+        Purpose::Sweep => Duration::from_secs(300),
         // It ends as the one that it repeats.
         Purpose::Nobody => Duration::from_secs(60),
     }
@@ -50,6 +54,10 @@ pub(super) enum Purpose {
     Reports(Vec<(String, String)>),
     /// A delivery of the runners' log.
     Lines(Value, u32),
+    /// Others, who have called that function; nobody waits for the answer.
+    Others(&'static str),
+    /// The reaper's schedule.
+    Sweep,
 }
 
 /// A function at work.
@@ -70,6 +78,9 @@ impl Simulation {
         let work = self.work(&purpose, event.clone());
         let deadline = self.now() + timeout(&purpose);
         let again = self.repeated.contains(&number).then(|| self.work(&purpose, event));
+        if again.is_some() {
+            self.struck("invocation: twice");
+        }
         self.go_on(Invocation { number, caller, purpose, deadline, work });
         if let Some(work) = again {
             self.invocations += 1;
@@ -94,6 +105,23 @@ impl Simulation {
             Purpose::Reports(_) | Purpose::Lines(..) => {
                 Box::pin(async move { stolen::handle(&world, &event, || true).await })
             }
+            Purpose::Others("webhook") => {
+                Box::pin(async move { Ok(webhook::handle(&world, &event).await) })
+            }
+            Purpose::Others(_) => {
+                Box::pin(async move { stolen::handle(&world, &event, || true).await })
+            }
+            Purpose::Sweep => {
+                // One sweep in ten is a rehearsal, and one in ten has time for one machine only.
+                let dice = world.state().rng.random_range(0..10);
+                Box::pin(async move {
+                    let begun = Cell::new(0);
+                    let may_begin = || dice != 1 || begun.replace(1) == 0;
+                    reaper::sweep(&world, &world, &world, &rules(), dice == 0, may_begin)
+                        .await
+                        .map(|_| Value::Null)
+                })
+            }
         }
     }
 
@@ -108,6 +136,7 @@ impl Simulation {
         match self.world.poll(invocation.work.as_mut()) {
             Progress::Sleeps(until) if until > invocation.deadline => {
                 self.timed_out += 1;
+                self.struck("invocation: cut off at its time-out");
                 let Invocation { number, caller, purpose, deadline, .. } = invocation;
                 let work = Box::pin(std::future::pending());
                 self.running.insert(number, Invocation { number, caller, purpose, deadline, work });
@@ -120,6 +149,9 @@ impl Simulation {
             Progress::Killed => self.ended(invocation.purpose, None),
             Progress::Done(answer) => {
                 let lost = self.lost_answers.contains(&invocation.number);
+                if lost {
+                    self.struck("invocation: its answer is lost");
+                }
                 self.ended(invocation.purpose, Some(answer).filter(|_| !lost));
             }
         }
@@ -128,7 +160,7 @@ impl Simulation {
     /// An invocation is over. Without an answer the function was killed, or its answer lost.
     fn ended(&mut self, purpose: Purpose, answer: Option<Result<Value>>) {
         match purpose {
-            Purpose::Nobody => {}
+            Purpose::Nobody | Purpose::Others(_) | Purpose::Sweep => {}
             Purpose::Webhook(delivery) => {
                 let answer = answer.and_then(Result::ok);
                 self.answered(*delivery, answer.as_ref());
@@ -140,7 +172,9 @@ impl Simulation {
                 self.advance(&name, |definition, execution, rng| match answer {
                     Some(Ok(answer)) => definition.answered(execution, answer),
                     Some(Err(error)) => {
-                        definition.errored(execution, error.error_type(), &error.to_string(), rng)
+                        // As Lambda tells it, in the words of functions in Rust.
+                        let cause = json!({"errorType": error.error_type(), "errorMessage": error.to_string()});
+                        definition.errored(execution, error.error_type(), &cause.to_string(), rng)
                     }
                     None => definition.errored(execution, "Lambda.Unknown", "killed", rng),
                 });
@@ -171,6 +205,11 @@ impl Simulation {
                 }
             }
         }
+    }
+
+    /// Others call a function, with an event of theirs.
+    pub fn stranger(&mut self, function: &'static str, event: Value) {
+        self.invoke("others", Purpose::Others(function), event);
     }
 
     pub(super) fn clean_orphan(&mut self, event: Value, tries: u32) {
@@ -211,6 +250,18 @@ impl Simulation {
 
     pub(super) fn lines_arrive(&mut self, event: Value, tries: u32) {
         self.invoke("lines", Purpose::Lines(event.clone(), tries), event);
+    }
+}
+
+/// The reaper's rules as `infra/reaper.yaml` has them by default, over Ostler's machines.
+fn rules() -> reaper::Rules {
+    reaper::Rules {
+        owner_tag: "ostler:owner".into(),
+        owner: OWNER.into(),
+        state_tag: "ostler:state".into(),
+        kept_states: vec!["ready".into(), "warming".into()],
+        until_tag: "ostler:until".into(),
+        max_age: Duration::from_secs(12 * 3600),
     }
 }
 

@@ -41,6 +41,19 @@ pub enum Fate {
     FreezesAtWork(Duration),
 }
 
+impl Fate {
+    /// The kind of fault that it is.
+    const fn kind(self) -> Option<&'static str> {
+        match self {
+            Self::Healthy => None,
+            Self::Dies(_) => Some("machine: dies"),
+            Self::DiesAtWork(_) => Some("machine: dies at work"),
+            Self::Freezes(_) => Some("machine: freezes"),
+            Self::FreezesAtWork(_) => Some("machine: freezes at work"),
+        }
+    }
+}
+
 /// A machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
@@ -213,11 +226,15 @@ impl Simulation {
         let Some(machine) = self.machines.get(id).filter(|machine| machine.off.is_none()) else {
             return;
         };
-        match machine.fate {
+        let fate = machine.fate;
+        if let Some(kind) = fate.kind() {
+            self.struck(kind);
+        }
+        match fate {
             Fate::Healthy => {}
             Fate::Dies(_) | Fate::DiesAtWork(_) => self.power_off(id),
             Fate::Freezes(_) | Fate::FreezesAtWork(_) => {
-                let session = session(&machine.phase);
+                let session = self.machines.get(id).and_then(|machine| session(&machine.phase));
                 self.turn(id, Phase::Frozen { session });
             }
         }

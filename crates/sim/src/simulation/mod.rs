@@ -16,7 +16,9 @@ use std::time::Duration;
 use ostler_core::time::Timestamp;
 use serde_json::Value;
 
-pub use deliveries::{Answered, Courier, Printer, log_delivery, packed, request, signed};
+pub use deliveries::{
+    Answered, Courier, Printer, log_delivery, packed, request, signed, stream_delivery,
+};
 pub use machines::{Fate, Machine};
 
 use crate::github::{self, GitHub, JobSpec};
@@ -39,6 +41,9 @@ const REPORT_PAUSE: Duration = Duration::from_secs(20);
 
 /// From the end of an execution to the rule's invocation.
 const RULE_DELAY: Duration = Duration::from_secs(2);
+
+/// How often the reaper looks (`infra/reaper.yaml`).
+const SWEEP_PAUSE: Duration = Duration::from_secs(600);
 
 /// How often a delivery that failed is sent again.
 const REDELIVERIES: u32 = 3;
@@ -69,6 +74,8 @@ enum Event {
     Lines(Value, u32),
     /// GitHub's timers.
     Tick,
+    /// The reaper looks.
+    Sweep,
 }
 
 /// A history.
@@ -105,6 +112,9 @@ pub struct Simulation {
     pub dead_letters: u32,
     /// What must not happen and did, as it was seen on the way.
     pub violations: Vec<String>,
+    /// How often each kind of fault has struck, as far as it is not the models' own.
+    pub faults: BTreeMap<&'static str, u64>,
+    sweeps: bool,
     definition: Rc<Definition>,
     running: BTreeMap<u64, Invocation>,
     agenda: BTreeMap<(Timestamp, u64), Event>,
@@ -137,6 +147,8 @@ impl Simulation {
             cancelled: Vec::new(),
             dead_letters: 0,
             violations: Vec::new(),
+            faults: BTreeMap::new(),
+            sweeps: false,
             definition: Rc::new(Definition::orchestrator()),
             running: BTreeMap::new(),
             agenda: BTreeMap::new(),
@@ -157,6 +169,29 @@ impl Simulation {
     /// Everything of the world; not while something runs.
     pub fn state(&self) -> std::cell::RefMut<'_, State> {
         self.world.state()
+    }
+
+    /// Has a reaper look from now on; what is left for it is waited for.
+    pub fn sweep(&mut self) {
+        self.sweeps = true;
+        let at = self.now() + SWEEP_PAUSE;
+        self.push(at, Event::Sweep);
+    }
+
+    /// Notes that a fault of that kind has struck.
+    pub fn struck(&mut self, kind: &'static str) {
+        *self.faults.entry(kind).or_default() += 1;
+    }
+
+    /// Starts an execution with an input, as others than Ostler's functions would.
+    pub fn begin(&mut self, name: &str, input: Value) {
+        {
+            let mut state = self.world.state();
+            let begun = crate::world::Execution::begun(name, input, state.now);
+            state.executions.insert(name.into(), begun);
+            state.begun.push_back(name.into());
+        }
+        self.take_events();
     }
 
     /// Posts a job now.
@@ -194,7 +229,10 @@ impl Simulation {
     /// Sends an event (again).
     pub fn deliver(&mut self, event: &github::Event, after: Duration) {
         let at = self.now() + after;
-        self.push(at, Event::Deliver(Box::new(Delivery { event: event.clone(), attempt: 1 })));
+        self.push(
+            at,
+            Event::Deliver(Box::new(Delivery { event: Rc::new(event.clone()), attempt: 1 })),
+        );
     }
 
     /// Something in a runner's machine prints a line to the runners' log. It is delivered by itself.
@@ -232,7 +270,10 @@ impl Simulation {
     /// Whether nothing would ever happen again by itself. GitHub's timers and empty queues don't count.
     pub fn at_rest(&self) -> bool {
         let idle = |event: &Event| {
-            matches!(event, Event::Tick | Event::Reports | Event::Ec2 | Event::LifeEnds(_))
+            matches!(
+                event,
+                Event::Tick | Event::Reports | Event::Ec2 | Event::LifeEnds(_) | Event::Sweep
+            )
         };
         let now = self.now();
         self.running.is_empty()
@@ -242,6 +283,7 @@ impl Simulation {
                 let mut state = self.world.state();
                 state.begun.is_empty()
                     && state.executions.values().all(|it| it.status != Status::Running)
+                    && (!self.sweeps || state.ec2.instances().all(|it| it.state(now).is_over()))
                     && (!self.judges_reports || state.reports.counts(now) == Default::default())
             }
     }
@@ -278,6 +320,10 @@ impl Simulation {
                 self.receive_reports();
             }
             Event::Lines(event, tries) => self.lines_arrive(event, tries),
+            Event::Sweep => {
+                self.push(at + SWEEP_PAUSE, Event::Sweep);
+                self.invoke("reaper", Purpose::Sweep, Value::Null);
+            }
             Event::Tick => {
                 self.push(at + TICK, Event::Tick);
                 self.world.state().github.tick(at);
@@ -293,8 +339,9 @@ impl Simulation {
         let events = self.world.state().github.take_events();
         for event in events {
             let times = (self.courier)(&event, &mut self.world.state().rng);
+            let event = Rc::new(event);
             for time in times {
-                let delivery = Delivery { event: event.clone(), attempt: 1 };
+                let delivery = Delivery { event: Rc::clone(&event), attempt: 1 };
                 self.push(now + time, Event::Deliver(Box::new(delivery)));
             }
         }

@@ -62,6 +62,8 @@ pub struct Execution {
     pub retries: u32,
     /// Tries of the present task, by retrier.
     pub(crate) tried: Vec<u64>,
+    /// Error and cause of one that failed.
+    pub failure: Option<(String, String)>,
 }
 
 impl Execution {
@@ -78,6 +80,7 @@ impl Execution {
             entered: Vec::new(),
             retries: 0,
             tried: Vec::new(),
+            failure: None,
         }
     }
 

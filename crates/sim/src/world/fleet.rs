@@ -202,7 +202,9 @@ impl State {
         let lifetime = instance.tags.get("ostler:max-lifetime").and_then(|text| text.parse().ok());
         let lifetime = std::time::Duration::from_secs(lifetime.unwrap_or_default());
         let Some(runner) = instance.tags.get("ostler:runner") else { return };
-        if instance.state(now).is_over() || now.since(instance.launched) >= lifetime {
+        // One that was stopped runs nothing any more, whatever GitHub still shows.
+        let powered = matches!(instance.state(now), ec2::State::Pending | ec2::State::Running);
+        if !powered || now.since(instance.launched) >= lifetime {
             return;
         }
         let on_it = |job: &&crate::github::Job| {

@@ -41,7 +41,7 @@ impl Machines for World {
                     ),
                 ],
                 most: Some(PAGE),
-                next_token: next,
+                next_token: next.clone(),
                 ..DescribeQuery::default()
             };
             let page =

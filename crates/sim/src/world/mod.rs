@@ -307,7 +307,7 @@ impl World {
     async fn ask<T>(
         &self,
         name: &'static str,
-        act: impl FnOnce(&mut State) -> Result<T>,
+        act: impl FnMut(&mut State) -> Result<T>,
     ) -> Result<T> {
         self.call(name, act, |what| Err(Error::Transient(what))).await
     }
@@ -316,7 +316,7 @@ impl World {
     async fn call<T>(
         &self,
         name: &'static str,
-        act: impl FnOnce(&mut State) -> T,
+        mut act: impl FnMut(&mut State) -> T,
         failed: impl FnOnce(String) -> T,
     ) -> T {
         let latency = self.latency();
@@ -334,7 +334,13 @@ impl World {
             Some(Strike::CutBefore) => self.cut().await,
             Some(Strike::Before) => failed(format!("{name} failed before it took effect")),
             None => act(&mut self.state()),
-            Some(Strike::After) => {
+            Some(Strike::Twice) if name != "Forge.register" => {
+                act(&mut self.state());
+                let latency = self.latency();
+                self.sleep(latency).await;
+                act(&mut self.state())
+            }
+            Some(Strike::After | Strike::Twice) => {
                 act(&mut self.state());
                 failed(format!("{name}: its answer was lost"))
             }

@@ -17,12 +17,27 @@ pub enum Strike {
     CutAfter,
     /// It is done, and takes as long as a patient client waits.
     Slow,
+    /// It is done twice: the client sends it again because the first answer was lost, as AWS's SDKs do. GitHub's POSTs
+    /// are not sent again; of those the answer is lost.
+    Twice,
 }
 
 impl Strike {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Before, Self::After, Self::CutBefore, Self::CutAfter, Self::Slow];
+    pub const ALL: [Self; 6] =
+        [Self::Before, Self::After, Self::CutBefore, Self::CutAfter, Self::Slow, Self::Twice];
+
+    /// What it is called in the report.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Before => "call: fails before",
+            Self::After => "call: fails after",
+            Self::CutBefore => "call: killed before",
+            Self::CutAfter => "call: killed after",
+            Self::Slow => "call: slow",
+            Self::Twice => "call: made twice",
+        }
+    }
 }
 
 /// The faults to come, each one used up when it strikes.
@@ -47,6 +62,11 @@ impl Plan {
     /// Strikes the `number`th call from now, counted from 1, among those whose names begin so.
     pub fn nth(name: &'static str, number: usize, strike: Strike) -> Self {
         Self(vec![Rule { name, skip: number.saturating_sub(1), times: 1, strike }])
+    }
+
+    /// Strikes `times` calls whose names begin so, from the `number`th on, counted from 1.
+    pub fn some(name: &'static str, number: usize, times: usize, strike: Strike) -> Self {
+        Self(vec![Rule { name, skip: number.saturating_sub(1), times: times.max(1), strike }])
     }
 
     /// Strikes the next `times` calls whose names begin so.

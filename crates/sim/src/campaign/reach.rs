@@ -1,0 +1,51 @@
+//! Which branches of the use cases histories take ([`ostler_core::reach`]).
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+/// All branches that the use cases mark, in order of their names.
+pub const BRANCHES: &[&str] = include!(concat!(env!("OUT_DIR"), "/branches.rs"));
+
+/// Branches that no history can take, each with why. Unit tests of the use cases take them.
+pub const EXEMPT: &[(&str, &str)] = &[
+    ("check: another job, noted without its repository", "written by older versions only"),
+    ("check: its own job, noted without its repository", "written by older versions only"),
+    ("reaper: a persistent request is cancelled", "of other systems: ours are one-time"),
+    ("reaper: gone by itself", "in the moment between two looks"),
+    ("reaper: kept at the second look", "in the moment between two looks"),
+    ("reaper: a stopped one of a pool", "of other systems: Ostler stops none"),
+    ("reaper: not ours", "EC2 is asked for ours only"),
+    ("reaper: over already", "EC2 is asked for those that live"),
+    ("reaper: without a date", "EC2 always tells it"),
+    ("supply: no runner was started for it", "of jobs that nobody has accepted"),
+    ("report: its repository is no name", "such a record is refused before"),
+];
+
+thread_local! {
+    static TAKEN: RefCell<HashMap<&'static str, u64>> = RefCell::default();
+}
+
+/// Counts from now on. What threads took is had by [`take`] on each.
+pub(super) fn count() {
+    ostler_core::reach::count_with(|branch| {
+        TAKEN.with_borrow_mut(|taken| *taken.entry(branch).or_default() += 1);
+    });
+}
+
+/// What this thread has taken since the last time, and how often.
+pub(super) fn take() -> HashMap<&'static str, u64> {
+    TAKEN.take()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn branches_are_known_by_name_and_exemptions_are_of_branches() {
+        assert!(BRANCHES.len() > 150, "{}", BRANCHES.len());
+        for (exempt, why) in EXEMPT {
+            assert!(BRANCHES.contains(exempt) && !why.is_empty(), "{exempt}");
+        }
+    }
+}

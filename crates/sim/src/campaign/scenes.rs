@@ -1,0 +1,389 @@
+//! Scenes: turns that chance alone would hardly bring about within a minute. Each is staged for few jobs, and varies
+//! with its seed.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::scenario::{JobPlot, Kind, Loss, Outage, Part, PartId, Profile, Scenario, seconds};
+use super::trouble::{Mistake, Quirk, Refusal, Stranger};
+use crate::github::{ApiError, Fault, FaultRule, endpoint};
+use crate::simulation::Fate;
+use crate::world::Strike;
+
+/// What a scene is made of.
+type Parts = Vec<(char, Part)>;
+
+/// All scenes.
+const SCENES: &[fn(&mut StdRng) -> Parts] = &[
+    used_up,
+    a_day_without_machines,
+    late_boot,
+    changed_tier,
+    lost_registration,
+    registered_twice,
+    lost_handover,
+    unrecorded,
+    warm_runner_taken,
+    idle_runner,
+    refused_registrations,
+    frozen_at_start,
+    given_up,
+    queue_out,
+    unlisted,
+    slow,
+    locked_out,
+    refused_launches,
+    odd_selector,
+    refused_once,
+    vanishing,
+    invoked_twice,
+    aborted_early,
+    forged,
+];
+
+/// The scene of a seed.
+pub(super) fn stage(seed: u64) -> Scenario {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let scene =
+        SCENES[usize::try_from(seed / Profile::EACH.len() as u64).unwrap_or(0) % SCENES.len()];
+    let parts = scene(&mut rng);
+    let mut counts = std::collections::BTreeMap::<char, usize>::new();
+    let named = parts.into_iter().map(|(kind, part)| {
+        let number = counts.entry(kind).or_default();
+        *number += 1;
+        (PartId(kind, *number - 1), part)
+    });
+    Scenario {
+        seed,
+        overlaps: true,
+        judged: true,
+        busy_lag: seconds(rng.random_range(0..40)),
+        linger: Duration::ZERO,
+        unused_life: None,
+        markets: ["on-demand", "on-demand"],
+        sweeps: false,
+        unseen: false,
+        verbose: false,
+        parts: named.collect(),
+    }
+}
+
+fn plain(at: u64, lasts: u64) -> JobPlot {
+    JobPlot {
+        at: seconds(at),
+        lasts: seconds(lasts),
+        kind: Kind::Small,
+        cancelled: None,
+        approved: None,
+        queued: Some(seconds(1)),
+        again: None,
+    }
+}
+
+fn job(at: u64, lasts: u64) -> (char, Part) {
+    ('j', Part::Job(plain(at, lasts)))
+}
+
+fn aimed(port: &'static str, number: usize, times: usize, strike: Strike) -> (char, Part) {
+    ('p', Part::Aimed { port, number, times, strike })
+}
+
+/// Every machine of a job dies, and its event comes again each hour, until all names are used up.
+fn used_up(_: &mut StdRng) -> Parts {
+    let mut parts = vec![job(1, 60)];
+    parts.extend((0..40).map(|launch| ('l', Part::Loss(launch, Loss::DiesAtLaunch))));
+    parts.extend(
+        (1..=8)
+            .map(|hour| ('q', Part::Quirk(seconds(hour * 3700), Quirk::Announced, 0, seconds(1)))),
+    );
+    parts
+}
+
+/// There is no machine for more than a day, and GitHub's word that it has cancelled the job is lost.
+fn a_day_without_machines(rng: &mut StdRng) -> Parts {
+    let lasts = seconds(26 * 3600);
+    let late = seconds(rng.random_range(60..400));
+    let lost = JobPlot { again: Some(late), ..plain(1, 60) };
+    vec![
+        ('o', Part::Outage(Duration::ZERO, Outage::Capacity(lasts))),
+        ('j', Part::Job(lost)),
+        aimed("Ledger.cancel_job", 1, 20, Strike::Before),
+    ]
+}
+
+/// Machines boot about when they are given up.
+fn late_boot(rng: &mut StdRng) -> Parts {
+    let boot = |rng: &mut StdRng| Loss::SlowBoot(seconds(rng.random_range(296..330)));
+    let mut parts: Parts = (0..6).map(|at| job(1 + at, 300)).collect();
+    parts.extend((0..6).map(|launch| ('l', Part::Loss(launch, boot(rng)))));
+    parts.push(aimed("Handoff.lies", 1, 40, Strike::Slow));
+    parts.push(aimed("Handoff.withdraw", 1, 40, Strike::Slow));
+    parts
+}
+
+/// The tier is changed while a launch's answer is lost, with or without capacity.
+fn changed_tier(rng: &mut StdRng) -> Parts {
+    let at = seconds(1);
+    let mut parts = vec![('m', Part::Mistake(at, Mistake::ChangedTier, seconds(600)))];
+    if rng.random_ratio(1, 2) {
+        let lasts = seconds(rng.random_range(20..400));
+        parts.push(('o', Part::Outage(at, Outage::Capacity(lasts))));
+    }
+    parts.push(job(20, 60));
+    parts
+}
+
+/// Answers about the registration are lost, one after the other.
+fn lost_registration(rng: &mut StdRng) -> Parts {
+    let strikes = [Strike::After, Strike::CutAfter, Strike::Before, Strike::CutBefore];
+    let mut parts = vec![job(1, 200), job(2, 30)];
+    for port in
+        ["Forge.register", "Ledger.record_registration", "Handoff.put", "Forge.runner_named"]
+    {
+        let strike = strikes[rng.random_range(0..strikes.len())];
+        parts.push(aimed(port, rng.random_range(1..4), rng.random_range(1..4), strike));
+    }
+    parts
+}
+
+/// A registration is made, its noting fails, and the next answer is another refusal or none.
+fn registered_twice(rng: &mut StdRng) -> Parts {
+    let fault = match rng.random_range(0..3) {
+        0 => Fault::Lost(0),
+        1 => Fault::Refuse(ApiError::new(422, "Invalid request.")),
+        _ => Fault::Refuse(ApiError::new(409, "Already exists")),
+    };
+    // The first is made, the second meets the first's name, the third comes after that was removed.
+    let skip = if rng.random_ratio(1, 3) { 0 } else { 2 };
+    let rule = jit(skip, rng.random_range(1..3), fault);
+    vec![
+        ('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule))),
+        aimed("Ledger.record_registration", 1, rng.random_range(1..3), Strike::Before),
+        job(1, 100),
+    ]
+}
+
+/// The handover is made, and its answers are lost until the machine has claimed it.
+fn lost_handover(rng: &mut StdRng) -> Parts {
+    let strike = [Strike::After, Strike::CutAfter][rng.random_range(0..2)];
+    let mut parts = vec![
+        job(1, rng.random_range(10..400)),
+        aimed("Handoff.put", 1, 1, strike),
+        aimed("Ledger.record_handover", 1, rng.random_range(1..4), Strike::Before),
+        aimed("Ledger.runner", 2, rng.random_range(3..7), Strike::Before),
+        aimed("Forge.register", 2, 3, Strike::Slow),
+    ];
+    if rng.random_ratio(1, 2) {
+        parts.push(aimed("Handoff.lies", 1, rng.random_range(1..6), Strike::Slow));
+    }
+    parts
+}
+
+/// A job can't be recorded.
+fn unrecorded(rng: &mut StdRng) -> Parts {
+    let strike = [Strike::Before, Strike::After][rng.random_range(0..2)];
+    vec![job(1, 60), job(1, 60), aimed("Ledger.record_job", 1, 3, strike)]
+}
+
+/// A job for which nothing was started takes a warm runner.
+fn warm_runner_taken(_: &mut StdRng) -> Parts {
+    let silent = JobPlot { queued: None, ..plain(200, 60) };
+    vec![('s', Part::Stranger(seconds(1), Stranger::Warm, 0)), ('j', Part::Job(silent))]
+}
+
+/// GitHub gives a job to nobody, so that its runner waits in vain; perhaps in a machine that freezes.
+fn idle_runner(rng: &mut StdRng) -> Parts {
+    let mut parts = vec![job(1, 60)];
+    let held = seconds(rng.random_range(1200..3000));
+    parts.push(('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, held)));
+    match rng.random_range(0..4) {
+        3 => {
+            let busy = Fault::Refuse(ApiError::new(422, "is currently running a job"));
+            let rule = FaultRule {
+                method: "DELETE".into(),
+                template: endpoint::ORG_RUNNER.into(),
+                skip: 0,
+                times: 2,
+                fault: busy,
+            };
+            parts.push(('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule))));
+        }
+        0 => parts.push((
+            'l',
+            Part::Loss(0, Loss::Then(Fate::Freezes(seconds(rng.random_range(20..200))))),
+        )),
+        1 => parts.push(('q', Part::Quirk(seconds(300), Quirk::SaysBusy, 0, seconds(150)))),
+        _ => {}
+    }
+    parts
+}
+
+/// A registration is refused for as long as Register is tried, after a machine was launched.
+fn refused_registrations(rng: &mut StdRng) -> Parts {
+    let error = Fault::Refuse(ApiError::new(500, "Server Error"));
+    let faults = [Fault::Lost(0), Fault::Lost(502), error];
+    let fault = faults[rng.random_range(0..faults.len())].clone();
+    let rule = jit(0, rng.random_range(20..70), fault);
+    let outage = ('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule)));
+    let early = JobPlot { queued: None, ..plain(1, rng.random_range(30..900)) };
+    vec![outage, job(1, 30), ('j', Part::Job(early))]
+}
+
+/// A machine freezes as soon as it has claimed its registration.
+fn frozen_at_start(rng: &mut StdRng) -> Parts {
+    let mut parts: Parts = (0..4).map(|at| job(1 + at, 300)).collect();
+    let fate = |rng: &mut StdRng| Fate::Freezes(seconds(rng.random_range(0..4)));
+    parts.extend((0..4).map(|launch| ('l', Part::Loss(launch, Loss::Then(fate(rng))))));
+    parts
+}
+
+/// A step is tried until its tries are used up, while the machine works or boots.
+fn given_up(rng: &mut StdRng) -> Parts {
+    let port = ["Ledger.record_registration", "Handoff.put", "Ledger.record_handover"]
+        [rng.random_range(0..3)];
+    let mut parts = vec![job(1, rng.random_range(600..1500)), job(1, 60)];
+    parts.push(aimed(port, 1, rng.random_range(20..50), Strike::After));
+    if rng.random_ratio(1, 2) {
+        let thief = JobPlot { kind: Kind::Strange, ..plain(1, 2000) };
+        parts.push(('j', Part::Job(thief)));
+    }
+    parts
+}
+
+/// The report queue is out when lines come.
+fn queue_out(rng: &mut StdRng) -> Parts {
+    let strike = [Strike::Before, Strike::After][rng.random_range(0..2)];
+    vec![job(1, 60), job(1, 60), aimed("Reports.send_batch", 1, rng.random_range(2..6), strike)]
+}
+
+/// Calls take so long that functions are cut off.
+fn slow(rng: &mut StdRng) -> Parts {
+    let mut parts: Parts = (0..4).map(|at| job(1 + 40 * at, 200)).collect();
+    parts.push(aimed("", rng.random_range(1..30), rng.random_range(8..20), Strike::Slow));
+    parts
+}
+
+/// A machine works, perhaps on a job that nobody can see, while its execution fails: Register's answer is lost, and what it
+/// asks first then fails until its tries are used up.
+fn locked_out(rng: &mut StdRng) -> Parts {
+    let mut parts = vec![job(1, rng.random_range(900..2000))];
+    if rng.random_ratio(2, 3) {
+        let thief = JobPlot { kind: Kind::Strange, ..plain(10, rng.random_range(900..4000)) };
+        let held = seconds(rng.random_range(1000..3000));
+        parts.push(('j', Part::Job(thief)));
+        parts.push(('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, held)));
+    }
+    parts.push(('n', Part::LostAnswer(3)));
+    let strike = if rng.random_ratio(1, 2) { Strike::Before } else { Strike::CutBefore };
+    parts.push(aimed("Ledger.runner", 2, rng.random_range(20..26), strike));
+    parts
+}
+
+/// Each kind of refusal by EC2.
+fn refused_launches(rng: &mut StdRng) -> Parts {
+    let mut parts = Vec::new();
+    for (index, refusal) in (0..).zip(Refusal::ALL) {
+        let at = seconds(index * 900);
+        parts.push(('o', Part::Outage(at, Outage::Refused(*refusal, rng.random_range(1..6)))));
+        parts.extend((0..3).map(|more| job(index * 900 + 5 + more, 30)));
+    }
+    parts
+}
+
+/// A selector that fails, refuses, errs and chooses by turns.
+fn odd_selector(_: &mut StdRng) -> Parts {
+    let mistake = Part::Mistake(Duration::ZERO, Mistake::Selector, seconds(5000));
+    let mut parts = vec![('m', mistake)];
+    parts.extend((1..9).map(|at| job(at * 20, 30)));
+    parts
+}
+
+/// GitHub refuses registrations for a reason of its own, or for one that an operator has to mend.
+fn refused_once(rng: &mut StdRng) -> Parts {
+    let mut limit = ApiError::new(403, "You have exceeded a secondary rate limit.");
+    limit.headers.push(("retry-after".into(), rng.random_range(30..300u32).to_string()));
+    let mistake = |mistake| ('m', Part::Mistake(Duration::ZERO, mistake, seconds(1000)));
+    let fault = |error| {
+        ('o', Part::Outage(Duration::ZERO, Outage::GitHub(jit(0, 2, Fault::Refuse(error)))))
+    };
+    let mut parts = vec![match rng.random_range(0..7) {
+        0 => fault(limit),
+        1 => fault(ApiError::new(422, "Invalid request.")),
+        2 => fault(ApiError::new(401, "Bad credentials")),
+        3 => mistake(Mistake::ForbiddenGroup),
+        4 => mistake(Mistake::UnknownGroup),
+        5 => mistake(Mistake::FullGroup),
+        _ => mistake(Mistake::FewRunners),
+    }];
+    parts.extend((1..4).map(|at| job(at, 60)));
+    parts
+}
+
+/// GitHub does not know a registration for a while.
+fn vanishing(rng: &mut StdRng) -> Parts {
+    let rule = FaultRule {
+        method: "GET".into(),
+        template: endpoint::ORG_RUNNER.into(),
+        skip: rng.random_range(0..2),
+        times: rng.random_range(2..4),
+        fault: Fault::Refuse(ApiError::not_found()),
+    };
+    vec![
+        ('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule))),
+        ('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(4000))),
+        job(1, 60),
+    ]
+}
+
+/// Register is invoked twice, and the second time takes until the machine has claimed what the first had handed over.
+fn invoked_twice(rng: &mut StdRng) -> Parts {
+    vec![
+        job(1, 60),
+        ('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(1500))),
+        ('t', Part::Twice(3)),
+        aimed("Forge.", rng.random_range(1..4), rng.random_range(1..4), Strike::Slow),
+        aimed("Handoff.put", 2, 1, Strike::Slow),
+        aimed("Ledger.record_registration", 2, 1, Strike::Slow),
+    ]
+}
+
+/// An execution is aborted while its registration is not noted yet.
+fn aborted_early(rng: &mut StdRng) -> Parts {
+    vec![
+        job(1, 60),
+        aimed("Ledger.record_registration", 1, 40, Strike::Before),
+        ('a', Part::Abort(seconds(rng.random_range(3..60)), 0)),
+    ]
+}
+
+/// A line that is not true: while the runner works on its own job, or waits for one.
+fn forged(rng: &mut StdRng) -> Parts {
+    let lines = [Stranger::ForgedInvisible, Stranger::ForgedRun, Stranger::ForgedNoRun];
+    let line = lines[rng.random_range(0..lines.len())];
+    let mut parts = vec![job(1, 2000)];
+    if rng.random_ratio(1, 2) {
+        parts.push(('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(2500))));
+        parts.push(('s', Part::Stranger(seconds(100), line, 0)));
+    }
+    // The queue takes one line of a runner in five minutes.
+    parts.push(('s', Part::Stranger(seconds(rng.random_range(410..440)), line, 0)));
+    parts
+}
+
+/// A fault at registrations.
+fn jit(skip: u32, times: u32, fault: Fault) -> FaultRule {
+    FaultRule { method: "POST".into(), template: endpoint::ORG_JIT.into(), skip, times, fault }
+}
+
+/// A runner is known by its name alone, and lists do not show it.
+fn unlisted(rng: &mut StdRng) -> Parts {
+    let rule = jit(0, rng.random_range(1..4), Fault::Lost(0));
+    vec![
+        ('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule))),
+        ('q', Part::Quirk(seconds(2), Quirk::StaleLists, 0, seconds(rng.random_range(5..60)))),
+        job(1, 60),
+        job(5, 60),
+    ]
+}
