@@ -27,6 +27,11 @@ const ORCHESTRATOR: &str = include_str!("../../../infra/orchestrator.asl.json");
 /// Random scripts for the orchestrator, beside those that are written down.
 const RANDOM: u64 = 24;
 
+/// Where moto is kinder than AWS, and the interpreter is not. That `States.ALL` catches no `States.Runtime`, that a
+/// Choice over a missing path fails with it, and what an unmatched one is called: States Language specification,
+/// "Errors", and Step Functions guide, "Handling errors".
+const KINDER: [&str; 4] = ["no-choice", "payload-path-missing", "rule-equal-3", "rule-numeric-3"];
+
 /// What a function answers.
 #[derive(Clone, Debug)]
 enum Answer {
@@ -424,19 +429,19 @@ async fn the_simulations_interpreter_does_as_motos_on_the_same_inputs() {
     for case in &cases {
         arns.push(start(&client, case).await);
     }
-    let mut differ = Vec::new();
+    let (mut differ, mut alike) = (Vec::new(), Vec::new());
     for (case, arn) in cases.iter().zip(&arns) {
         let (ours, motos) = (ours(case), motos(&client, &scripts, case, arn).await);
-        if ours != motos {
-            differ.push(format!("{}:\n  ours   {ours:?}\n  moto's {motos:?}", case.name));
+        let kinder = KINDER.contains(&case.name.as_str());
+        match ours == motos {
+            true if kinder => alike.push(&case.name),
+            false if !kinder => {
+                differ.push(format!("{}:\n  ours   {ours:?}\n  moto's {motos:?}", case.name));
+            }
+            _ => {}
         }
     }
     moto.stop().await;
-    assert!(
-        differ.is_empty(),
-        "{} of {} differ:\n{}",
-        differ.len(),
-        cases.len(),
-        differ.join("\n")
-    );
+    assert!(differ.is_empty(), "{} of {}:\n{}", differ.len(), cases.len(), differ.join("\n"));
+    assert!(alike.is_empty(), "moto now does as AWS in {alike:?}: take them off the list");
 }
