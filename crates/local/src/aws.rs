@@ -29,6 +29,8 @@ pub type Reply = http::Response<Bytes>;
 pub struct Call {
     /// Access key id of the signature; empty if the request is not signed.
     pub caller: String,
+    /// Region of the signature, e.g. `us-east-1`; empty if the request is not signed.
+    pub region: String,
     /// Signing name of the service, e.g. `states`, `sqs`, `dynamodb`.
     pub service: String,
     /// Operation, e.g. `StartExecution`.
@@ -62,7 +64,8 @@ impl Call {
         let scope = text("authorization").split("Credential=").nth(1).unwrap_or("");
         let mut scope = scope.split(',').next().unwrap_or("").split('/');
         let caller = scope.next().unwrap_or("").to_owned();
-        let mut service = scope.nth(2).unwrap_or("").to_owned();
+        let region = scope.nth(1).unwrap_or("").to_owned();
+        let mut service = scope.next().unwrap_or("").to_owned();
         let path = uri.path();
         if service.is_empty() && path.starts_with("/2015-03-31/functions/") {
             service = "lambda".to_owned();
@@ -79,7 +82,7 @@ impl Call {
             let parameter = form(body).remove("Action");
             (parameter.unwrap_or_else(|| format!("{method} {path}")), protocol)
         };
-        Self { caller, service, action, protocol }
+        Self { caller, region, service, action, protocol }
     }
 
     /// `service:Action`.

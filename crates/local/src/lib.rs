@@ -2,6 +2,7 @@
 
 pub mod aws;
 pub mod bench;
+pub mod crowd;
 pub mod demo;
 pub mod deploy;
 pub mod ec2;

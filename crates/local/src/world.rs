@@ -8,9 +8,12 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use http::Method;
+use ostler_core::job::JobId;
+use ostler_core::names::NameKey;
+use ostler_sim::github::Scope;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpListener;
@@ -37,6 +40,8 @@ const FUNCTIONS: [&str; 3] = ["webhook", "orchestrator", "stolen-runner"];
 const REAPER: &str = "reaper";
 /// The install's name.
 const OWNER: &str = "local";
+/// The one that needs none of the others.
+const JANITOR: &str = "registration-janitor";
 /// Where the functions' zips and large templates go.
 const BUCKET: &str = "ostler-code";
 /// The stacks' names.
@@ -45,6 +50,12 @@ const NETWORK_STACK: &str = "ostler-network";
 pub const CONTROL_STACK: &str = "ostler";
 /// The reaper's stack, and its function.
 pub const REAPER_STACK: &str = "ostler-reaper";
+/// The stack of the install's own registration janitor, and its function.
+const JANITOR_STACK: &str = "ostler-janitor";
+/// Between two of its scans, in minutes and in seconds: the demo is over in half an hour.
+const JANITOR_SCHEDULE: (&str, &str) = ("rate(10 minutes)", "600");
+/// What names of runners are made with.
+const NAME_KEY_PARAMETER: &str = "/ostler/control/name-key";
 /// Images of the world: SSM parameter, AMI id, architecture.
 const IMAGES: [(&str, &str, &str); 2] = [
     ("/ostler/images/ubuntu-x64", "ami-00000000000000064", "x86_64"),
@@ -107,6 +118,14 @@ pub struct World {
     name_key: String,
     release_sha256: String,
     bucket: tokio::sync::OnceCell<()>,
+}
+
+/// Instances without anything in them.
+struct NoMachines;
+
+impl ec2::InstanceHost for NoMachines {
+    fn boot(&self, _: ec2::BootRequest) {}
+    fn terminate(&self, _: &str) {}
 }
 
 impl InstancePlane for Ec2Plane {
@@ -313,11 +332,30 @@ impl World {
         self.edge.deployments().sync().await.map_err(anyhow::Error::msg)
     }
 
+    /// Sets the parameters and deploys network and control plane: an install in which nothing works by a schedule.
+    pub async fn install_control(&self, tiers: &Value) -> anyhow::Result<()> {
+        self.put_parameters(tiers).await?;
+        self.deploy_stacks(&[]).await
+    }
+
     /// Sets the parameters and deploys all stacks with the functions' binaries: a working install.
     pub async fn install(&self, tiers: &Value) -> anyhow::Result<()> {
         self.put_parameters(tiers).await?;
         tokio::try_join!(self.deploy_stacks(&[]), self.deploy_reaper(&[]))?;
-        Ok(())
+        let machine = self.output("StateMachineArn")?;
+        let (schedule, seconds) = JANITOR_SCHEDULE;
+        let own = [
+            ("Provider", "ostler"),
+            ("StateMachineArn", machine.as_str()),
+            ("NameKeyParameter", NAME_KEY_PARAMETER),
+            ("Organization", "acme"),
+            ("RunnerGroupIds", "1"),
+            ("Regions", REGION),
+            ("DryRun", "false"),
+            ("ScheduleExpression", schedule),
+            ("SchedulePeriodSeconds", seconds),
+        ];
+        self.deploy_janitor(JANITOR_STACK, &own).await
     }
 
     /// Deploys the reaper's stack. `more` are parameters beside those that it needs, or in their place.
@@ -362,6 +400,53 @@ impl World {
         self.deploy(CONTROL_STACK, &root.join("infra/control.yaml"), &parameters).await?;
         self.github.set_webhook_target(Some(&self.output("WebhookUrl")?));
         Ok(())
+    }
+
+    /// Deploys a registration janitor alone, with the world's App and GitHub. `parameters` say for whose
+    /// registrations; see `infra/registration-janitor.yaml`. Its function has the stack's name.
+    pub async fn deploy_janitor(
+        &self,
+        stack: &str,
+        parameters: &[(&str, &str)],
+    ) -> anyhow::Result<()> {
+        let code = self.put_code(&[JANITOR]).await?;
+        let api = format!("{}/api/v3", self.github.url());
+        let mut all = BTreeMap::from([
+            ("AppIdParameter", "/ostler/control/app"),
+            ("AppKeyParameter", "/ostler/control/app-private-key"),
+            ("GhesApiUrl", &api),
+            ("CodeBucket", BUCKET),
+            ("CodePrefix", &code),
+            ("Architecture", "x86_64"),
+        ]);
+        all.extend(parameters.iter().copied());
+        let all: Vec<_> = all.into_iter().collect();
+        let template = self.config.root.join("infra/registration-janitor.yaml");
+        self.deploy(stack, &template, &all).await
+    }
+
+    /// Registers a runner of ours that never was, as if all that should have removed it had failed. Answers its name.
+    pub fn leave_behind(&self) -> anyhow::Result<String> {
+        let key = NameKey::new(&self.name_key).context("the name key is empty")?;
+        let name = key.base_name("widgets", JobId(1));
+        let (scope, labels) = (Scope::Organization("acme".into()), ["self-hosted".to_owned()]);
+        self.github
+            .with_model(|model, now| model.generate_jit(now, &scope, &name, Some(1), &labels))
+            .map_err(|error| anyhow!("the local GitHub refused {name}: {}", error.message))?;
+        Ok(name)
+    }
+
+    /// Another region, with an EC2 of its own: instances that nothing runs on, for whoever asks about them.
+    pub fn add_region(&self, name: &str, options: ostler_sim::ec2::Options) -> Arc<Ec2Plane> {
+        let host: Arc<dyn ec2::InstanceHost> = Arc::new(NoMachines);
+        let moto = self.moto.url().to_owned();
+        // Or the regions would have the same instances.
+        let seed = name
+            .bytes()
+            .fold(self.config.seed, |seed, byte| seed.wrapping_mul(31).wrapping_add(byte.into()));
+        let plane = Ec2Plane::with_options(self.clock, moto, host, options, seed);
+        self.edge.set_region(name, Arc::clone(&plane) as _);
+        plane
     }
 
     /// Puts these functions' zips to S3 and gives the prefix of their keys.
@@ -428,7 +513,7 @@ impl World {
                 self.github.app_private_key_pem().to_owned(),
             ),
             ("/ostler/control/webhook-secret", "SecureString", self.webhook_secret.clone()),
-            ("/ostler/control/name-key", "SecureString", self.name_key.clone()),
+            (NAME_KEY_PARAMETER, "SecureString", self.name_key.clone()),
         ];
         let images = IMAGES.map(|(name, id, _)| (name, "String", id.to_owned()));
         for (name, kind, value) in control.into_iter().chain(images) {

@@ -238,7 +238,7 @@ async fn a_stack_works_as_on_aws() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_stacks_are_installed() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["webhook", "orchestrator", "stolen-runner", "reaper"] {
+    for name in ["webhook", "orchestrator", "stolen-runner", "reaper", "registration-janitor"] {
         std::fs::write(
             dir.path().join(format!("ostler-{name}")),
             FUNCTION.replace("os.environ[\"GREETING\"]", "\"hi\""),
@@ -259,6 +259,7 @@ async fn both_stacks_are_installed() {
         "HandoffTableName",
         "ReportQueueUrl",
         "RunnerLogGroup",
+        "JanitorDeadLetterQueueUrl",
     ];
     for output in outputs {
         assert!(!world.output(output).unwrap().is_empty(), "{output}");

@@ -53,6 +53,8 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
         warm: None,
     };
     println!("playing {} jobs at {}× speed", posted(), world.clock.scale());
+    let left_behind = world.leave_behind()?;
+    println!("          {left_behind} is registered, and nothing is behind it");
     for (at, act) in scenario() {
         while world.clock.now().since(demo.start) < at {
             tokio::time::sleep(LOOK).await;
@@ -65,7 +67,8 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
         tokio::time::sleep(LOOK).await;
         demo.look()?;
         let over = demo.warm.is_none() && demo.jobs.iter().all(JobRecord::is_over);
-        if over && remains.nothing_left(world).await? {
+        let swept = world.github.snapshot().runners.iter().all(|it| it.name != left_behind);
+        if over && swept && remains.nothing_left(world).await? {
             break;
         }
         if world.clock.now().since(demo.start) >= DEADLINE {

@@ -201,8 +201,8 @@ pub struct Counts {
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// What the scenario's troubles with stolen runners are counted by: metric, at least how often, and what it shows.
-const TROUBLES: [(&str, f64, &str); 7] = [
+/// What the scenario's troubles are counted by: metric, at least how often, and what it shows.
+const TROUBLES: [(&str, f64, &str); 8] = [
     (STOLEN_REPLACED, 1.0, "no theft was found by a report"),
     ("ReplacementStarted", 4.0, "four runners were lost for good"),
     ("ReplacementsUsedUp", 1.0, "the last of four thefts was not told of"),
@@ -210,6 +210,7 @@ const TROUBLES: [(&str, f64, &str); 7] = [
     ("ReportUnparsable", 1.0, "lines that can't be read were not counted"),
     ("ReportUnusable", RUBBISH.len() as f64, "messages that are no reports were not counted"),
     ("DeliveryUnreadable", 1.0, "a log delivery that can't be read was not counted"),
+    ("RegistrationDeleted", 1.0, "no janitor removed the registration that was left behind"),
 ];
 
 /// [`Summary::metrics`]: stolen runners that were replaced.

@@ -162,6 +162,8 @@ pub struct Edge {
     queues: Arc<Queues>,
     deployments: Arc<Deployments>,
     plane: RwLock<Option<Arc<dyn InstancePlane>>>,
+    /// EC2 of other regions than the world's own.
+    regions: RwLock<BTreeMap<String, Arc<dyn InstancePlane>>>,
     keys: RwLock<Option<InstanceKeys>>,
     routers: RwLock<Vec<(String, Router)>>,
     ended: broadcast::Sender<ExecutionEnded>,
@@ -205,6 +207,7 @@ impl Edge {
             queues,
             deployments,
             plane: RwLock::default(),
+            regions: RwLock::default(),
             keys: RwLock::default(),
             routers: RwLock::default(),
             ended: broadcast::channel(1024).0,
@@ -272,6 +275,19 @@ impl Edge {
     /// Gives EC2's actions to a plane of one's own.
     pub fn set_instance_plane(&self, plane: Arc<dyn InstancePlane>) {
         *self.plane.write().unwrap_or_else(PoisonError::into_inner) = Some(plane);
+    }
+
+    /// Gives EC2's actions in another region to a plane of its own.
+    pub fn set_region(&self, region: &str, plane: Arc<dyn InstancePlane>) {
+        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
+        regions.insert(region.to_owned(), plane);
+    }
+
+    /// EC2 as a call's region has it.
+    fn plane_of(&self, call: &Call) -> Option<Arc<dyn InstancePlane>> {
+        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
+        let own = || self.plane.read().unwrap_or_else(PoisonError::into_inner).clone();
+        regions.get(&call.region).cloned().or_else(own)
     }
 
     /// Says how instances are known. Without it they are all refused.
@@ -380,6 +396,7 @@ impl Edge {
                 service: "lambda".into(),
                 action: "InvokeFunctionUrl".into(),
                 protocol: aws::Protocol::RestJson,
+                ..Call::default()
             }
         } else {
             Call::of(&parts.method, &parts.uri, &parts.headers, &body)
@@ -430,8 +447,7 @@ impl Edge {
                 }
             }
             ("ec2", action) => {
-                let plane = self.plane.read().unwrap_or_else(PoisonError::into_inner).clone();
-                if let Some(plane) = plane.filter(|plane| plane.serves(action)) {
+                if let Some(plane) = self.plane_of(call).filter(|plane| plane.serves(action)) {
                     let answer = plane.serve(&aws::form(&body)).await;
                     return aws::reply(answer.status, "text/xml;charset=UTF-8", answer.body);
                 }

@@ -53,6 +53,7 @@ pub(super) fn routes() -> Router<Arc<GitHub>> {
         ORG_JIT,
         ORG_REGISTRATION_TOKEN,
         ORG_GROUPS,
+        ORG_GROUP_RUNNERS,
         REPO_RUNNERS,
         REPO_RUNNER,
         REPO_JIT,
@@ -402,6 +403,11 @@ fn model_answer(
         ("GET", ORG_RUNNERS | REPO_RUNNERS) => {
             let name = call.query.get("name").map(String::as_str);
             let page = model.list_runners(now, &call.scope(), paging, name)?;
+            Ok(Answer::page(Some("runners"), page, paging, |runner| runner.json()))
+        }
+        ("GET", ORG_GROUP_RUNNERS) => {
+            let group = call.number("runner_group_id")?;
+            let page = model.list_group_runners(now, call.param("org"), group, paging)?;
             Ok(Answer::page(Some("runners"), page, paging, |runner| runner.json()))
         }
         ("GET", ORG_RUNNER | REPO_RUNNER) => {

@@ -405,6 +405,19 @@ def conditions_hold_in_updates():
     parsing.ResourceMap.update = update_and_forget
 
 
+def lists_leave_no_value_out():
+    """`AWS::NoValue` in a list is no element; moto puts null there."""
+    import moto.cloudformation.parsing as parsing
+
+    clean = parsing.clean_json
+
+    def clean_json(resource_json, resources_map):
+        cleaned = clean(resource_json, resources_map)
+        return [value for value in cleaned if value is not None] if isinstance(resource_json, list) else cleaned
+
+    parsing.clean_json = clean_json
+
+
 def log_groups_can_be_changed():
     """moto's log groups know no update: the stack would fail at the next GetAtt."""
     from moto.logs.models import LogGroup
@@ -475,6 +488,7 @@ def main():
     state_machines_come_from_templates()
     stacks_are_whole()
     conditions_hold_in_updates()
+    lists_leave_no_value_out()
     log_groups_can_be_changed()
     triggers_are_the_edges()
     code_can_be_read()
