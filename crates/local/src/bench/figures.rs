@@ -16,6 +16,14 @@ const ZIP_MIB: f64 = 4.0;
 const WEBHOOK_INIT_MS: f64 = 223.0 / 12.0;
 /// Most resident memory of the webhook, MiB.
 const WEBHOOK_MIB: f64 = 20.0;
+/// Most calls of GitHub in a scan of 10,000 registrations in five groups.
+const SCAN_CALLS: f64 = 105.0;
+/// Most calls of AWS in it: for each list's page a look into three regions, and two batches of candidates.
+const SCAN_AWS_CALLS: f64 = SCAN_CALLS * 5.0;
+/// Longest such scan, ms.
+const SCAN_MS: f64 = 60_000.0;
+/// Most memory that such a scan takes beyond what was resident, MiB: some pages of a hundred, whatever it scans.
+const SCAN_MIB: f64 = 4.0;
 /// Most calls of GitHub for a job that goes well.
 const GITHUB_CALLS_PER_JOB: f64 = 3.0;
 
@@ -28,11 +36,13 @@ pub enum Function {
     Orchestrator,
     /// `functions/stolen-runner`.
     StolenRunner,
+    /// `functions/registration-janitor`.
+    RegistrationJanitor,
 }
 
 impl Function {
-    /// All.
-    pub const ALL: [Self; 3] = [Self::Webhook, Self::Orchestrator, Self::StolenRunner];
+    /// Those of the control plane.
+    pub const CONTROL: [Self; 3] = [Self::Webhook, Self::Orchestrator, Self::StolenRunner];
 
     /// As its zip and its binary are named.
     pub const fn name(self) -> &'static str {
@@ -40,6 +50,7 @@ impl Function {
             Self::Webhook => "webhook",
             Self::Orchestrator => "orchestrator",
             Self::StolenRunner => "stolen-runner",
+            Self::RegistrationJanitor => "registration-janitor",
         }
     }
 }
@@ -78,6 +89,9 @@ pub enum Kind {
     UsedUp,
     InvisibleFirst,
     Invisible,
+    EmptyScan,
+    Scan,
+    Confirmation,
 }
 
 impl Kind {
@@ -113,6 +127,9 @@ impl Kind {
             Self::UsedUp => "stolen, none left: not replaced (S17)",
             Self::InvisibleFirst => "line, unseen repository, first (S12)",
             Self::Invisible => "line, unseen repository: replaced (S12)",
+            Self::EmptyScan => "scan of five empty groups",
+            Self::Scan => "scan of 10,000 registrations",
+            Self::Confirmation => "confirmation of ten",
         }
     }
 
@@ -140,6 +157,7 @@ impl Kind {
             | Self::UsedUp
             | Self::InvisibleFirst
             | Self::Invisible => Function::StolenRunner,
+            Self::EmptyScan | Self::Scan | Self::Confirmation => Function::RegistrationJanitor,
             _ => Function::Webhook,
         }
     }
@@ -150,6 +168,7 @@ impl Kind {
         match self {
             Self::Queued | Self::InProgress | Self::Cancelled => Some(1.0),
             Self::Completed | Self::OtherEvent | Self::Ping | Self::BadSignature => Some(0.0),
+            Self::Scan => Some(SCAN_AWS_CALLS),
             _ => None,
         }
     }
@@ -408,6 +427,21 @@ pub fn budgets(functions: &[FunctionReport]) -> Vec<Budget> {
             ]);
         }
         for event in &function.events {
+            if event.kind == Kind::Scan {
+                let (calls, grown) =
+                    (event.github_calls.max, event.grown_bytes.unwrap_or(0) as f64);
+                let what = |what: &str| format!("{name}: {}, {what}", event.event);
+                budgets.extend([
+                    Budget::new(what("GitHub calls, most"), calls, SCAN_CALLS, "calls"),
+                    Budget::new(what("time, p99"), event.p99_ms, SCAN_MS, "ms"),
+                    Budget::new(
+                        what("memory beyond what was resident"),
+                        grown / MIB,
+                        SCAN_MIB,
+                        "MiB",
+                    ),
+                ]);
+            }
             if let Some(budget) = event.kind.aws_budget() {
                 let what = format!("{name}: AWS calls of {}, most", event.event);
                 budgets.push(Budget::new(what, event.aws_calls.max, budget, "calls"));
@@ -503,6 +537,18 @@ mod tests {
                 ("webhook: AWS calls of ping, most", true),
                 ("GitHub calls per job", true),
             ]
+        );
+    }
+
+    #[test]
+    fn a_scan_is_held_against_calls_time_and_memory() {
+        let mut janitor = figures(&[(Kind::Scan, 526, 105), (Kind::Confirmation, 9, 200)]);
+        janitor.events.entry(Kind::Scan).or_default().note_growth(5 << 20);
+        let budgets = budgets(&[janitor.report(Function::RegistrationJanitor)]);
+        let verdicts: Vec<_> = budgets.iter().map(|budget| (budget.measured, budget.ok)).collect();
+        assert_eq!(
+            verdicts,
+            [(105.0, true), (2.0, true), (5.0, false), (526.0, false), (0.0, true)]
         );
     }
 

@@ -8,6 +8,7 @@
 //! queued stays in the queue.
 
 mod figures;
+mod janitor;
 mod life;
 mod machine;
 pub mod peer;
@@ -168,11 +169,11 @@ fn notes(code: &Code, machine: &Machine) -> Vec<String> {
 
 async fn measure(world: &World, options: &Options) -> anyhow::Result<Vec<FunctionReport>> {
     println!("deploying {} into the local world", options.code.folder().display());
-    world.install(&demo::tiers()).await?;
+    world.install_control(&demo::tiers()).await?;
     life::prepare(world);
     settle(world);
     let mut bench = Bench::start(world, options).await?;
-    // What is reported is judged where it is measured, and not by a function behind our back.
+    // What is queued is handled where it is measured, and not by a function behind our back.
     world.edge.queues().unmap(CONTROL_STACK);
     println!("{} events of each kind", options.events);
     bench.stand().await?;
@@ -185,6 +186,7 @@ async fn measure(world: &World, options: &Options) -> anyhow::Result<Vec<Functio
         bench.life().await?;
         bench.thefts().await?;
     }
+    bench.sweep(options).await?;
     bench.finish()
 }
 
@@ -282,30 +284,37 @@ impl<'a> Bench<'a> {
         Ok(init)
     }
 
-    /// Starts each function so often, and keeps its last process.
+    /// Starts the control plane's functions.
     async fn start(world: &'a World, options: &Options) -> anyhow::Result<Self> {
         let machine_arn = still_machine(world, "ostler-bench").await?;
-        let own = own_variables(&machine_arn);
-        let mut subjects = BTreeMap::new();
-        for function in Function::ALL {
-            println!("starting the {} {} times", function.name(), options.starts);
-            let name = deployed_name(function);
-            let zip_bytes = options.code.zip_bytes(function)?;
-            let mut figures = Figures { zip_bytes, ..Figures::default() };
-            let mut last: Option<Probe> = None;
-            for _ in 0..options.starts.max(1) {
-                // The one before ends first, so that no two of them share the machine.
-                drop(last.take());
-                let process = world.edge.lambda().probe(&name, &own, None).await;
-                let process = process.map_err(|error| broken(&name, &error))?;
-                figures.init.push(process.init());
-                last = Some(process);
-            }
-            let process = last.ok_or_else(|| anyhow!("{} was not started", function.name()))?;
-            subjects.insert(function, Subject { process, figures });
-        }
         let deliveries = Deliveries::of(world).await?;
-        Ok(Self { world, deliveries, machine_arn, subjects, standing: Value::Null, warm: false })
+        let (subjects, standing) = (BTreeMap::new(), Value::Null);
+        let mut bench = Self { world, deliveries, machine_arn, subjects, standing, warm: false };
+        for function in Function::CONTROL {
+            bench.start_one(function, options).await?;
+        }
+        Ok(bench)
+    }
+
+    /// Starts a function so often, and keeps its last process.
+    async fn start_one(&mut self, function: Function, options: &Options) -> anyhow::Result<()> {
+        println!("starting the {} {} times", function.name(), options.starts);
+        let own = own_variables(&self.machine_arn);
+        let name = deployed_name(function);
+        let zip_bytes = options.code.zip_bytes(function)?;
+        let mut figures = Figures { zip_bytes, ..Figures::default() };
+        let mut last: Option<Probe> = None;
+        for _ in 0..options.starts.max(1) {
+            // The one before ends first, so that no two of them share the machine.
+            drop(last.take());
+            let process = self.world.edge.lambda().probe(&name, &own, None).await;
+            let process = process.map_err(|error| broken(&name, &error))?;
+            figures.init.push(process.init());
+            last = Some(process);
+        }
+        let process = last.ok_or_else(|| anyhow!("{} was not started", function.name()))?;
+        self.subjects.insert(function, Subject { process, figures });
+        Ok(())
     }
 
     /// Hands an event to its function, and gives the answer.
@@ -313,7 +322,7 @@ impl<'a> Bench<'a> {
         let subject = self.subject(kind.function())?;
         let process = subject.process.process_id().unwrap_or_default();
         let resident = match kind {
-            Kind::ManyLines => subject.figures.weigh(process),
+            Kind::ManyLines | Kind::Scan => subject.figures.weigh(process),
             _ => None,
         };
         let sample = self.sample(kind.function(), event).await?;
@@ -378,7 +387,10 @@ fn own_variables(machine_arn: &str) -> [(String, String); 1] {
 }
 
 fn deployed_name(function: Function) -> String {
-    format!("{CONTROL_STACK}-{}", function.name())
+    match function {
+        Function::RegistrationJanitor => janitor::STACK.to_owned(),
+        _ => format!("{CONTROL_STACK}-{}", function.name()),
+    }
 }
 
 fn broken(name: &str, error: &InvokeError) -> anyhow::Error {

@@ -80,7 +80,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
 
 async fn compete(world: &World, options: &Options) -> anyhow::Result<Contest> {
     println!("deploying {} into the local world", options.code.folder().display());
-    world.install(&demo::tiers()).await?;
+    world.install_control(&demo::tiers()).await?;
     life::prepare(world);
     settle(world);
     let peer = Peer::install(world, &options.peer).await?;
