@@ -265,6 +265,16 @@ pub struct Client {
     http: hyper_util::client::legacy::Client<HttpConnector, Full<Bytes>>,
     base: String,
     caller: String,
+    account: Option<String>,
+}
+
+/// The header by which moto is told the account, other than [`ACCOUNT`].
+pub const ACCOUNT_HEADER: &str = "x-moto-account-id";
+
+/// The account of a caller, by its key id: `operator-444455556666`. `None` is [`ACCOUNT`].
+pub fn account_of(caller: &str) -> Option<&str> {
+    let (_, id) = caller.rsplit_once('-')?;
+    (id.len() == 12 && id.bytes().all(|byte| byte.is_ascii_digit())).then_some(id)
 }
 
 impl Client {
@@ -274,7 +284,12 @@ impl Client {
         let http = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(0)
             .build_http();
-        Self { http, base: base.into(), caller: caller.into() }
+        Self { http, base: base.into(), caller: caller.into(), account: None }
+    }
+
+    /// The same in another account; only moto understands it.
+    pub fn in_account(&self, account: Option<&str>) -> Self {
+        Self { account: account.map(str::to_owned), ..self.clone() }
     }
 
     /// Where it calls.
@@ -334,6 +349,9 @@ impl Client {
         );
         for (name, value) in headers {
             request = request.header(*name, *value);
+        }
+        if let Some(account) = &self.account {
+            request = request.header(ACCOUNT_HEADER, account);
         }
         let (parts, ()) = request
             .body(())

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
@@ -48,6 +48,9 @@ const BUCKET: &str = "ostler-code";
 const NETWORK_STACK: &str = "ostler-network";
 /// The control plane's stack; functions and log groups are named by it.
 pub const CONTROL_STACK: &str = "ostler";
+/// What other accounts' runners need there, and what the control plane's account needs for them.
+pub const RUNNERS_STACK: &str = "ostler-runners";
+const ACCOUNTS_STACK: &str = "ostler-accounts";
 /// The reaper's stack, and its function.
 pub const REAPER_STACK: &str = "ostler-reaper";
 /// The stack of the install's own registration janitor, and its function.
@@ -112,6 +115,8 @@ pub struct World {
     pub instances: Arc<instances::Host>,
     /// GitHub.
     pub github: Arc<GitHub>,
+    /// EC2 of other accounts.
+    elsewhere: Arc<RwLock<Vec<Arc<Ec2Plane>>>>,
     config: WorldConfig,
     moto: Moto,
     webhook_secret: String,
@@ -183,10 +188,16 @@ impl World {
             ec2.register_plain_image(id, architecture, "/dev/sda1");
         }
         let plane = Arc::downgrade(&ec2);
+        let elsewhere: Arc<RwLock<Vec<Arc<Ec2Plane>>>> = Arc::default();
+        let others = Arc::downgrade(&elsewhere);
         instances.on_poweroff(Arc::new(move |instance_id: String| {
-            let plane = plane.clone();
+            let (plane, others) = (plane.clone(), others.clone());
             tokio::spawn(async move {
-                if let Some(plane) = plane.upgrade() {
+                let others = others.upgrade();
+                let others =
+                    others.map(|all| all.read().unwrap_or_else(PoisonError::into_inner).clone());
+                // Only one of them has it.
+                for plane in plane.upgrade().into_iter().chain(others.into_iter().flatten()) {
                     plane.powered_off(&instance_id).await;
                 }
             });
@@ -209,6 +220,7 @@ impl World {
             ec2,
             instances,
             github,
+            elsewhere,
             config,
             moto,
             webhook_secret,
@@ -261,6 +273,74 @@ impl World {
         deployments.output(name).with_context(|| format!("no deployed stack has an output {name}"))
     }
 
+    /// Adds another account, with the same images, and gives its EC2. The operator there is `operator-<account>`.
+    pub fn add_account(&self, account: &str) -> Arc<Ec2Plane> {
+        let mut others = self.elsewhere.write().unwrap_or_else(PoisonError::into_inner);
+        let seed = self.config.seed + 1 + u64::try_from(others.len()).unwrap_or(0);
+        let host: Arc<dyn ec2::InstanceHost> = Arc::clone(&self.instances) as _;
+        let moto = self.edge.moto().in_account(Some(account));
+        let plane = Ec2Plane::elsewhere(self.clock, moto, host, seed);
+        for (_, id, architecture) in IMAGES {
+            plane.register_plain_image(id, architecture, "/dev/sda1");
+        }
+        others.push(Arc::clone(&plane));
+        self.edge.add_account(account, Arc::clone(&plane) as _);
+        plane
+    }
+
+    /// SSM parameters of the images, and the stacks of a network and of `infra/byoc-role.yaml`, in an account that was
+    /// added: its runners' home. Gives what a tier's `account` is.
+    pub async fn install_in(&self, account: &str, external_id: &str) -> anyhow::Result<Value> {
+        let root = &self.config.root;
+        let moto = self.edge.moto().in_account(Some(account));
+        for (name, id, _) in IMAGES {
+            let input = json!({"Name": name, "Type": "String", "Value": id, "Overwrite": true});
+            moto.json("ssm", "AmazonSSM.PutParameter", &input).await?;
+        }
+        let there = Some(account);
+        self.deploy_in(there, NETWORK_STACK, &root.join("infra/network.yaml"), &[]).await?;
+        let output = |stack: &str, name: &str| {
+            let found = self.edge.deployments().output_of(there, stack, name);
+            found.with_context(|| format!("stack {stack} in {account} has no output {name}"))
+        };
+        let of_network =
+            |name: &str| output(NETWORK_STACK, name).map(|value| (name.to_owned(), value));
+        let mut parameters = vec![
+            of_network("VpcId")?,
+            of_network("SubnetIds")?,
+            of_network("RunnerSecurityGroupId")?,
+            ("TrustedRoleName".to_owned(), self.output("OrchestratorRoleName")?),
+        ];
+        let more = [
+            ("TrustedAccountId", aws::ACCOUNT),
+            ("ExternalId", external_id),
+            ("Owner", OWNER),
+            ("RunnerSha256X64", &self.release_sha256),
+            ("RunnerSha256Arm64", &self.release_sha256),
+        ];
+        parameters.extend(more.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let parameters: Vec<_> =
+            parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let template = root.join("infra/byoc-role.yaml");
+        self.deploy_in(there, RUNNERS_STACK, &template, &parameters).await?;
+        serde_json::from_str(&output(RUNNERS_STACK, "Account")?).context("the output Account")
+    }
+
+    /// Lets the control plane assume these roles of another account: `infra/accounts.yaml`.
+    pub async fn let_assume(&self, account: &str, roles: &str) -> anyhow::Result<()> {
+        let (role, function) =
+            (self.output("OrchestratorRoleName")?, self.output("StolenRunnerFunctionArn")?);
+        let parameters = [
+            ("OrchestratorRoleName", role.as_str()),
+            ("StolenRunnerFunctionArn", &function),
+            ("RunnerAccountIds", account),
+            ("RunnerRoleArns", roles),
+            ("CodeBucket", BUCKET),
+        ];
+        let template = self.config.root.join("infra/accounts.yaml");
+        self.deploy(ACCOUNTS_STACK, &template, &parameters).await
+    }
+
     /// Environment variables for AWS tools, as the operator.
     pub fn variables(&self) -> Vec<(&'static str, String)> {
         vec![
@@ -275,6 +355,16 @@ impl World {
     /// Runs `aws cloudformation deploy`, and makes what moto does not. `parameters` are name and value.
     pub async fn deploy(
         &self,
+        stack: &str,
+        template: &Path,
+        parameters: &[(&str, &str)],
+    ) -> anyhow::Result<()> {
+        self.deploy_in(None, stack, template, parameters).await
+    }
+
+    async fn deploy_in(
+        &self,
+        account: Option<&str>,
         stack: &str,
         template: &Path,
         parameters: &[(&str, &str)],
@@ -295,6 +385,7 @@ impl World {
             .arg(template)
             .args(["--capabilities", "CAPABILITY_IAM"])
             .envs(self.variables())
+            .envs(account.map(|id| ("AWS_ACCESS_KEY_ID", format!("operator-{id}"))))
             .env("AWS_CONFIG_FILE", "/dev/null")
             .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
             .env("AWS_EC2_METADATA_DISABLED", "true")

@@ -12,6 +12,10 @@
 // All of this is test code, which the lints on panics can't see outside of the test functions themselves.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "../permissions/mod.rs"]
+mod permissions;
+
+mod accounts;
 mod faults;
 mod hops;
 mod rig;

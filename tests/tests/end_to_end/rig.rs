@@ -121,12 +121,17 @@ impl Rig {
 
     /// Posts a job that runs until its gate is opened.
     pub fn post_gated(&self, name: &str) -> u64 {
+        self.post_gated_on(name, "small")
+    }
+
+    /// The same with another label.
+    pub fn post_gated_on(&self, name: &str, label: &str) -> u64 {
         let gate = self.gate(name);
         let script = format!("until [ -e {} ]; do sleep 20; done", gate.display());
         self.post_spec(JobSpec {
             duration: Duration::ZERO,
             script: Some(script),
-            ..spec(name, "small")
+            ..spec(name, label)
         })
     }
 

@@ -14,6 +14,11 @@ use ostler_local::world::{REAPER_STACK, World, WorldConfig};
 use ostler_sim::ec2::InstanceAttribute;
 use serde_json::{Value, json};
 
+use crate::permissions::{Subject, covered};
+
+#[path = "../permissions/mod.rs"]
+mod permissions;
+
 /// World seconds in a real one: the limit of ten minutes passes in five.
 const SCALE: f64 = 120.0;
 /// For how long something is waited for, in real time. A quiet machine needs a tenth of it at most.
@@ -189,6 +194,10 @@ async fn r49_to_r58_the_reaper_ends_what_is_past_its_time_and_needs_nothing_else
     r55_a_dry_run_only_says_what_it_would_end(&yard, &all, over.len()).await;
     r51_r53_the_next_sweeps_end_it(&yard, &all, &staying).await;
     r54_what_can_not_be_ended_fails_the_run_and_holds_nothing_up(&mut yard).await;
+    let subject =
+        Subject::function(&yard.world, REAPER_STACK, "fn-ostler-reaper", &["reaper.yaml"]).await;
+    let wrong = covered(&yard.world, &[subject], true).await;
+    assert!(wrong.is_empty(), "{wrong:#?}");
     r57_deleting_the_stack_ends_it_and_its_log(&yard).await;
     yard.down().await;
 }

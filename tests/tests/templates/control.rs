@@ -522,7 +522,8 @@ fn alarms_see_each_way_to_fail_and_notify_only_where_someone_listens() {
     let (mut watched, mut own) = (BTreeSet::new(), BTreeSet::new());
     for id in resources(&template, "AWS::CloudWatch::Alarm").keys() {
         let alarm = silent.properties(id);
-        assert_eq!(alarm["AlarmActions"], json!([]), "{id}");
+        let made = &template["Resources"][*id];
+        assert!(!silent.makes(made) && heard.makes(made), "{id} costs where nobody listens");
         assert_eq!(
             heard.properties(id)["AlarmActions"],
             json!(["arn:aws:sns:eu-west-1:111122223333:alarms"])
@@ -530,13 +531,15 @@ fn alarms_see_each_way_to_fail_and_notify_only_where_someone_listens() {
         assert_eq!(alarm["TreatMissingData"], "notBreaching", "{id}");
         assert!(alarm["AlarmDescription"].as_str().unwrap().len() > 30, "{id} says what to do");
         let raw = &template["Resources"][*id]["Properties"];
-        let dimension = &raw["Dimensions"][0]["Value"];
+        // Those of the front end: a function URL's.
+        let first = |value: &'_ Value| value["Fn::If"].get(1).unwrap_or(value).clone();
+        let dimension = &first(&raw["Dimensions"][0])["Value"];
         let of = dimension
             .get("Ref")
             .or_else(|| dimension["Fn::GetAtt"].get(0))
             .map_or("", |id| id.as_str().unwrap());
         match raw["Metrics"].as_array() {
-            None => drop(watched.insert(format!("{} {of}", scalar(&raw["MetricName"])))),
+            None => drop(watched.insert(format!("{} {of}", scalar(&first(&raw["MetricName"]))))),
             Some(metrics) => own.extend(
                 metrics[1..]
                     .iter()
@@ -551,9 +554,7 @@ fn alarms_see_each_way_to_fail_and_notify_only_where_someone_listens() {
         assert!(counted.contains(&format!("\"{metric}\"")), "nothing counts {metric}");
     }
     for expected in [
-        "Errors WebhookFunction",
         "Errors OrchestratorFunction",
-        "Errors StolenRunnerFunction",
         "Throttles WebhookFunction",
         "Url5xxCount WebhookFunction",
         "TriggeredRules EndedExecutionRule",
@@ -608,7 +609,7 @@ fn nothing_in_the_templates_belongs_to_one_account() {
 }
 
 #[test]
-fn wrong_parameters_are_refused_before_anything_is_made() {
+fn r08_wrong_parameters_are_refused_before_anything_is_made() {
     let template = template("infra/control.yaml");
     let required: BTreeSet<_> = template["Parameters"]
         .as_object()
@@ -629,4 +630,52 @@ fn wrong_parameters_are_refused_before_anything_is_made() {
             "{name}"
         );
     }
+}
+
+/// GovCloud and the regions of China have no function URLs.
+#[test]
+fn r01_an_http_api_takes_the_place_of_the_function_url_where_it_is_asked_for() {
+    let template = template("infra/control.yaml");
+    let made = |front_end: &str| {
+        let topic = "arn:aws:sns:eu-west-1:111122223333:alarms";
+        let mut stack = Stack::new(&template, &[("FrontEnd", front_end), ("AlarmTopicArn", topic)]);
+        for (attribute, value) in [
+            ("WebhookUrl.FunctionUrl", "https://x.lambda-url.eu-west-1.on.aws/"),
+            ("WebhookApi.ApiEndpoint", "https://x.execute-api.eu-west-1.amazonaws.com"),
+        ] {
+            stack.values.insert(attribute.into(), value.into());
+        }
+        let all = template["Resources"].as_object().unwrap();
+        let front: BTreeSet<String> = all
+            .iter()
+            .filter(|(id, resource)| {
+                let kind = scalar(&resource["Type"]);
+                let webhooks = id.starts_with("Webhook") && !kind.contains("CloudWatch");
+                webhooks
+                    && (kind.contains("Url") || kind.contains("Api") || kind.contains("Permission"))
+            })
+            .filter(|(_, resource)| stack.makes(resource))
+            .map(|(id, _)| id.clone())
+            .collect();
+        let alarms = ["Webhook5xxAlarm", "Webhook4xxAlarm"].map(|id| {
+            let alarm = stack.properties(id);
+            [&alarm["Namespace"], &alarm["MetricName"], &alarm["Dimensions"][0]["Name"]].map(scalar)
+        });
+        let output = scalar(&stack.evaluate(&template["Outputs"]["WebhookUrl"]["Value"]));
+        let principals: BTreeSet<_> = front
+            .iter()
+            .filter_map(|id| stack.properties(id)["Principal"].as_str().map(str::to_owned))
+            .collect();
+        (front, alarms, output, principals)
+    };
+    let set = |items: &[&str]| items.iter().map(|it| (*it).to_owned()).collect::<BTreeSet<_>>();
+    let (front, alarms, output, principals) = made("FunctionUrl");
+    assert_eq!(front, set(&["WebhookInvokePermission", "WebhookUrl", "WebhookUrlPermission"]));
+    assert_eq!(alarms[0], ["AWS/Lambda", "Url5xxCount", "FunctionName"]);
+    assert!(output.contains("lambda-url") && principals == set(&["*"]));
+    let (front, alarms, output, principals) = made("HttpApi");
+    assert_eq!(front, set(&["WebhookApi", "WebhookApiPermission"]));
+    assert_eq!(alarms[0], ["AWS/ApiGateway", "5xx", "ApiId"]);
+    assert_eq!(alarms[1], ["AWS/ApiGateway", "4xx", "ApiId"]);
+    assert!(output.contains("execute-api") && principals == set(&["apigateway.amazonaws.com"]));
 }

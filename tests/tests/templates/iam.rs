@@ -95,6 +95,10 @@ fn every_statement_could_match_by_the_service_authorization_data() {
         ("infra/control.yaml", &[("ImageKeyArn", "arn:aws:kms:eu-west-1:111122223333:key/k")][..]),
         ("infra/byoc-role.yaml", &[("ImageKeyArn", "arn:aws:kms:eu-west-1:111122223333:key/k")]),
         ("infra/reaper.yaml", &[("Owner", "acme")]),
+        (
+            "infra/accounts.yaml",
+            &[("StolenRunnerFunctionArn", "arn:aws:lambda:eu-west-1:111122223333:function:f")],
+        ),
     ] {
         let template = template(name);
         let mut stack = stack(&template);
@@ -482,6 +486,7 @@ fn r7_no_role_is_wider_than_it_must_be() {
         ),
         ("infra/byoc-role.yaml", &["RunnerComputeRole", "RunnerRole"]),
         ("infra/reaper.yaml", &["Role"]),
+        ("infra/accounts.yaml", &["DestinationRole", "ReportsRole"]),
     ] {
         let template = template(name);
         let stack = stack(&template);
@@ -582,6 +587,7 @@ fn each_role_trusts_one_service() {
         ("infra/control.yaml", "RunnerRole", "ec2"),
         ("infra/byoc-role.yaml", "RunnerRole", "ec2"),
         ("infra/reaper.yaml", "Role", "lambda"),
+        ("infra/accounts.yaml", "DestinationRole", "logs"),
     ] {
         let template = template(name);
         let trust =
@@ -593,4 +599,94 @@ fn each_role_trusts_one_service() {
             "{name}: {role}"
         );
     }
+}
+
+/// The roles in other accounts, one by one: what an install may assume is no pattern.
+#[test]
+fn r66_the_orchestrator_assumes_the_roles_it_is_told_of_and_no_others() {
+    let template = template("infra/accounts.yaml");
+    let own = "arn:aws:iam::444455556666:role/ostler-runners-RunnerComputeRole-X";
+    let stack = |arns: &str| {
+        let mut stack = stack(&template);
+        stack.values.insert("RunnerRoleArns".into(), arns.into());
+        stack
+    };
+    let with = stack(own);
+    assert!(with.makes(&template["Resources"]["AssumePolicy"]));
+    assert!(!stack("").makes(&template["Resources"]["AssumePolicy"]), "none, before there is one");
+    let policy = with.properties("AssumePolicy");
+    assert_eq!(policy["Roles"], json!(["some-OrchestratorRoleName"]));
+    let document = &policy["PolicyDocument"];
+    assert_eq!(
+        document["Statement"],
+        json!([{"Sid": "Assume", "Effect": "Allow", "Action": "sts:AssumeRole", "Resource": own}])
+    );
+    // No ARN that the parameter takes is a pattern of ARNs.
+    let pattern = scalar(&template["Parameters"]["RunnerRoleArns"]["AllowedPattern"]);
+    assert_eq!(pattern, r"^(arn:[a-z-]+:iam::\d{12}:role/[A-Za-z0-9_+=,.@/-]+)?$");
+}
+
+/// Runners' lines come in from the accounts that are listed, into the one stream, and reach the one function.
+#[test]
+fn r68_only_the_accounts_that_are_listed_may_send_reports() {
+    let template = template("infra/accounts.yaml");
+    let mut stack = stack(&template);
+    let function = "arn:aws:lambda:eu-west-1:111122223333:function:f";
+    for (name, value) in [
+        ("RunnerAccountIds", "444455556666,777788889999"),
+        ("StolenRunnerFunctionArn", function),
+        ("CodeBucket", "code"),
+    ] {
+        stack.values.insert(name.into(), value.into());
+    }
+    let policy: Value =
+        serde_json::from_str(&scalar(&stack.properties("Destination")["DestinationPolicy"]))
+            .unwrap();
+    let statement = &policy["Statement"][0];
+    assert_eq!(policy["Statement"].as_array().unwrap().len(), 1);
+    assert_eq!(statement["Principal"]["AWS"], json!(["444455556666", "777788889999"]));
+    assert_eq!(statement["Action"], "logs:PutSubscriptionFilter");
+    let stream = stack.values["Reports.Arn"].clone();
+    assert_eq!(allowed(&statements(&stack, "DestinationRole")).len(), 2);
+    for statement in statements(&stack, "DestinationRole") {
+        assert_eq!(statement["Resource"], stream);
+    }
+    let mut asked = Cases::of(&stack, "ReportsRole");
+    asked.allows("lambda:InvokeFunction", function, &[]);
+    asked.refuses("another function", "lambda:InvokeFunction", &format!("{function}2"), &[]);
+    asked.allows("s3:PutObject", "arn:aws:s3:::code/reports-failed/x", &[]);
+    asked.refuses("the functions' code", "s3:PutObject", "arn:aws:s3:::code/b1/webhook.zip", &[]);
+    asked.refuses("reading", "s3:GetObject", "arn:aws:s3:::code/reports-failed/x", &[]);
+    asked.hold();
+}
+
+/// Parameters that are SecureStrings use the account's own key for SSM, which needs no permission here.
+#[test]
+fn r22_r24_no_role_has_keys_of_others_or_makes_roles() {
+    for name in crate::template::TEMPLATES {
+        let template = template(name);
+        let stack = stack(&template);
+        for (role, _) in resources(&template, "AWS::IAM::Role") {
+            if template["Resources"][role]["Properties"].get("Policies").is_none() {
+                continue;
+            }
+            for action in allowed(&statements(&stack, role)) {
+                let wide = ["kms:", "iam:Create", "iam:Put", "iam:Attach", "secretsmanager:"];
+                assert!(!wide.iter().any(|it| action.starts_with(it)), "{name}: {role}: {action}");
+            }
+        }
+    }
+}
+
+/// An install is known by its owner's tag, so what it starts carries the tag from the first moment, and nothing else counts.
+#[test]
+fn r09_re_04_every_launch_is_tagged_by_the_launch_itself() {
+    both(|asked| {
+        let instance = format!("{ARN}:instance/i-1");
+        for action in ["ec2:RunInstances", "ec2:CreateFleet"] {
+            asked.refuses("without the tag", action, &instance, &[V2]);
+        }
+        asked.refuses("tagging later", "ec2:CreateTags", &instance, &[OWNED]);
+        asked.refuses("taking the tag off", "ec2:DeleteTags", &instance, &[OWN]);
+    });
 }

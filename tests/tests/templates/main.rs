@@ -5,6 +5,7 @@
 
 mod byoc;
 mod control;
+mod deploy;
 mod iam;
 mod janitor;
 mod network;

@@ -139,13 +139,12 @@ fn alarms_look_back_for_two_periods_at_errors_and_at_silence() {
         assert_eq!(errors["TreatMissingData"], "notBreaching");
         // Silence is no sweep that went well: neither none at all, nor only failures.
         let silence = stack.properties("SilenceAlarm");
-        assert_eq!(silence["Metrics"][0]["Expression"], "FILL(runs, 0) - FILL(errors, 0)");
-        for (place, metric) in [(1, "Invocations"), (2, "Errors")] {
-            let metric = json!({"Namespace": "AWS/Lambda", "MetricName": metric,
-                "Dimensions": [{"Name": "FunctionName", "Value": stack.values["Function"]}]});
-            assert_eq!(silence["Metrics"][place]["MetricStat"]["Metric"], metric);
-        }
-        assert_eq!(silence["ComparisonOperator"], "LessThanThreshold");
+        assert_eq!(silence["Metrics"][0]["Expression"], "FILL(errors, 1)");
+        let metric = json!({"Namespace": "AWS/Lambda", "MetricName": "Errors",
+            "Dimensions": [{"Name": "FunctionName", "Value": stack.values["Function"]}]});
+        assert_eq!(silence["Metrics"][1]["MetricStat"]["Metric"], metric);
+        assert_eq!(silence["Metrics"][1]["MetricStat"]["Stat"], "Average");
+        assert_eq!(silence["ComparisonOperator"], "GreaterThanOrEqualToThreshold");
         assert!(silence.get("DatapointsToAlarm").is_none(), "all of them");
         assert_eq!(
             (&silence["Threshold"], &silence["TreatMissingData"]),

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use serde_yaml_ng::Value as Yaml;
 
 /// All templates as they are deployed.
-pub const TEMPLATES: [&str; 5] = [
+pub const TEMPLATES: [&str; 6] = [
+    "infra/accounts.yaml",
     "infra/byoc-role.yaml",
     "infra/control.yaml",
     "infra/network.yaml",
@@ -143,6 +144,9 @@ impl<'a> Stack<'a> {
             }
             "AWS::EC2::LaunchTemplate" => {
                 (format!("lt-0123456789{id}"), vec![("LatestVersionNumber", "12345".into())])
+            }
+            "AWS::KinesisFirehose::DeliveryStream" => {
+                (name.clone(), vec![("Arn", arn("firehose", format!("deliverystream/{name}")))])
             }
             "AWS::DynamoDB::Table" => {
                 (name.clone(), vec![("Arn", arn("dynamodb", format!("table/{name}")))])

@@ -60,6 +60,8 @@ struct Permission {
 /// What was made for one stack. Schedules end when it is dropped.
 #[derive(Default)]
 struct Made {
+    /// Where it is, if not in [`aws::ACCOUNT`].
+    account: Option<String>,
     /// Template, parameters and resources it was made from.
     source: String,
     /// Function to whether its URL is open (`AuthType: NONE`).
@@ -96,7 +98,10 @@ pub struct Deployments {
     host: Arc<Host>,
     queues: Arc<Queues>,
     logs: Arc<Logs>,
+    /// By name, in another account by [`key`].
     stacks: Mutex<BTreeMap<String, Made>>,
+    /// Other accounts.
+    elsewhere: Mutex<Vec<String>>,
     syncing: tokio::sync::Mutex<()>,
     expiry_lag: Mutex<Duration>,
     expiry: Mutex<Option<JoinHandle<()>>>,
@@ -119,6 +124,7 @@ impl Deployments {
             queues: Arc::clone(queues),
             logs: Logs::new(Arc::clone(host)),
             stacks: Mutex::default(),
+            elsewhere: Mutex::default(),
             syncing: tokio::sync::Mutex::default(),
             expiry_lag: Mutex::new(EXPIRY_LAG),
             expiry: Mutex::default(),
@@ -146,17 +152,32 @@ impl Deployments {
         *self.expiry_lag.lock().unwrap_or_else(PoisonError::into_inner) = lag;
     }
 
-    /// What instances may touch, as the deployed stacks' outputs name it.
-    pub fn instance_scope(&self) -> InstanceScope {
+    /// Stacks are also looked for there from now on.
+    pub(crate) fn add_account(&self, account: &str) {
+        self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).push(account.to_owned());
+    }
+
+    /// What an instance may touch whose `${aws:userid}` is `<role id>:<instance id>`, as the deployed stacks' outputs name it.
+    pub fn instance_scope(&self, user_id: &str) -> InstanceScope {
         let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = stacks.values().find(|made| made.scope != InstanceScope::default());
-        known.map(|made| made.scope.clone()).unwrap_or_default()
+        let mut scopes =
+            stacks.values().map(|made| &made.scope).filter(|scope| !scope.handoff_table.is_empty());
+        let own = |scope: &&InstanceScope| {
+            scope.role_id.is_empty() || user_id.split(':').next() == Some(&scope.role_id)
+        };
+        scopes.find(own).cloned().unwrap_or_default()
     }
 
     /// An output of any deployed stack.
     pub fn output(&self, name: &str) -> Option<String> {
         let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
         stacks.values().find_map(|made| made.outputs.get(name).cloned())
+    }
+
+    /// An output of one stack, in another account or none.
+    pub fn output_of(&self, account: Option<&str>, stack: &str, name: &str) -> Option<String> {
+        let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        stacks.get(&key(account, stack))?.outputs.get(name).cloned()
     }
 
     /// Whether a function's URL answers anyone. The error says what is missing.
@@ -201,7 +222,15 @@ impl Deployments {
     /// made, and why.
     pub async fn sync(self: &Arc<Self>) -> Result<(), String> {
         let _one_at_a_time = self.syncing.lock().await;
-        let root = self.cloudformation("DescribeStacks", &[]).await?;
+        let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for account in std::iter::once(None).chain(elsewhere.iter().map(|id| Some(id.as_str()))) {
+            self.sync_account(account).await?;
+        }
+        Ok(())
+    }
+
+    async fn sync_account(self: &Arc<Self>, account: Option<&str>) -> Result<(), String> {
+        let root = self.cloudformation(account, "DescribeStacks", &[]).await?;
         let stacks = root.list("DescribeStacksResult/Stacks");
         let deployed: Vec<&Node> = stacks
             .iter()
@@ -217,25 +246,28 @@ impl Deployments {
                 (output.text_at("ExportName").to_owned(), output.text_at("OutputValue").to_owned())
             })
             .collect();
-        let names: BTreeSet<&str> =
-            deployed.iter().map(|stack| stack.text_at("StackName")).collect();
+        let names: BTreeSet<String> =
+            deployed.iter().map(|stack| key(account, stack.text_at("StackName"))).collect();
         let gone: Vec<String> = {
             let known = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
-            known.keys().filter(|name| !names.contains(name.as_str())).cloned().collect()
+            let here = known.iter().filter(|(_, made)| made.account.as_deref() == account);
+            here.map(|(name, _)| name).filter(|name| !names.contains(*name)).cloned().collect()
         };
         gone.iter().for_each(|name| self.unmake(name));
         for stack in deployed {
-            self.sync_stack(stack, &exports).await?;
+            self.sync_stack(account, stack, &exports).await?;
         }
         Ok(())
     }
 
     async fn cloudformation(
         &self,
+        account: Option<&str>,
         action: &str,
         parameters: &[(&str, &str)],
     ) -> Result<Node, String> {
-        let answer = self.moto.query("cloudformation", CLOUDFORMATION, action, parameters).await;
+        let moto = self.moto.in_account(account);
+        let answer = moto.query("cloudformation", CLOUDFORMATION, action, parameters).await;
         answer.map_err(|error| error.to_string())
     }
 
@@ -247,14 +279,16 @@ impl Deployments {
 
     async fn sync_stack(
         self: &Arc<Self>,
+        account: Option<&str>,
         stack: &Node,
         exports: &BTreeMap<String, String>,
     ) -> Result<(), String> {
         let name = stack.text_at("StackName");
-        let text = self.cloudformation("GetTemplate", &[("StackName", name)]).await?;
+        let key = key(account, name);
+        let text = self.cloudformation(account, "GetTemplate", &[("StackName", name)]).await?;
         let text = text.text_at("GetTemplateResult/TemplateBody").to_owned();
         let resources =
-            self.cloudformation("DescribeStackResources", &[("StackName", name)]).await?;
+            self.cloudformation(account, "DescribeStackResources", &[("StackName", name)]).await?;
         let pairs = |nodes: &[Node], key: &str, value: &str| -> BTreeMap<String, String> {
             nodes
                 .iter()
@@ -282,7 +316,7 @@ impl Deployments {
         let source = format!("{parameters:?}{physical:?}{outputs:?}{text}");
         {
             let known = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
-            if known.get(name).is_some_and(|made| made.source == source) {
+            if known.get(&key).is_some_and(|made| made.source == source) {
                 return Ok(());
             }
         }
@@ -293,17 +327,26 @@ impl Deployments {
             physical,
             exports: exports.clone(),
             edge_url: self.edge_url.clone(),
+            account: account.unwrap_or(aws::ACCOUNT).to_owned(),
         };
-        self.unmake(name);
+        self.unmake(&key);
         let mut made = self.make(&template).await?;
         made.source = source;
         let output = |name: &str| outputs.get(name).cloned().unwrap_or_default();
+        // The stack of another account has all in one, for its tier.
+        let elsewhere: Value = serde_json::from_str(&output("Account")).unwrap_or(Value::Null);
+        let or = |own: &str, there: &str| {
+            elsewhere[there].as_str().map_or_else(|| output(own), str::to_owned)
+        };
+        made.account = account.map(str::to_owned);
         made.scope = InstanceScope {
-            handoff_table: output("HandoffTableName"),
+            account: made.account.clone(),
+            role_id: or("RunnerRoleId", "runner_role_id"),
+            handoff_table: or("HandoffTableName", "handoff_table"),
             log_group: output("RunnerLogGroup"),
         };
         made.outputs = outputs;
-        self.stacks.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), made);
+        self.stacks.lock().unwrap_or_else(PoisonError::into_inner).insert(key, made);
         Ok(())
     }
 
@@ -485,35 +528,49 @@ impl Deployments {
     }
 
     async fn expire_items(&self) {
-        let tables: Vec<Table> = {
+        let tables: Vec<(Option<String>, Table)> = {
             let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
-            stacks.values().flat_map(|made| made.tables.clone()).collect()
+            let of = |made: &Made| {
+                let account = made.account.clone();
+                made.tables.clone().into_iter().map(move |table| (account.clone(), table))
+            };
+            stacks.values().flat_map(of).collect()
         };
         let lag = *self.expiry_lag.lock().unwrap_or_else(PoisonError::into_inner);
         let before = self.clock.now() - lag;
-        for table in tables {
-            if let Err(error) = self.expire_items_of(&table, before).await {
+        for (account, table) in tables {
+            let moto = self.moto.in_account(account.as_deref());
+            if let Err(error) = expire_items_of(&moto, &table, before).await {
                 tracing::warn!(table = table.name, %error, "expired items could not be deleted");
             }
         }
     }
+}
 
-    async fn expire_items_of(&self, table: &Table, before: Timestamp) -> Result<(), ApiError> {
-        let scan = json!({
-            "TableName": table.name,
-            "FilterExpression": "#ttl < :before",
-            "ExpressionAttributeNames": {"#ttl": table.attribute},
-            "ExpressionAttributeValues": {":before": {"N": before.seconds().to_string()}},
-        });
-        let found = self.moto.json("dynamodb", "DynamoDB_20120810.Scan", &scan).await?;
-        for item in found["Items"].as_array().into_iter().flatten() {
-            let key: serde_json::Map<String, Value> =
-                table.key.iter().map(|name| (name.clone(), item[name].clone())).collect();
-            let delete = json!({"TableName": table.name, "Key": key});
-            self.moto.json("dynamodb", "DynamoDB_20120810.DeleteItem", &delete).await?;
-        }
-        Ok(())
+/// How a stack is known here.
+fn key(account: Option<&str>, stack: &str) -> String {
+    account.map_or_else(|| stack.to_owned(), |id| format!("{stack}@{id}"))
+}
+
+async fn expire_items_of(
+    moto: &aws::Client,
+    table: &Table,
+    before: Timestamp,
+) -> Result<(), ApiError> {
+    let scan = json!({
+        "TableName": table.name,
+        "FilterExpression": "#ttl < :before",
+        "ExpressionAttributeNames": {"#ttl": table.attribute},
+        "ExpressionAttributeValues": {":before": {"N": before.seconds().to_string()}},
+    });
+    let found = moto.json("dynamodb", "DynamoDB_20120810.Scan", &scan).await?;
+    for item in found["Items"].as_array().into_iter().flatten() {
+        let key: serde_json::Map<String, Value> =
+            table.key.iter().map(|name| (name.clone(), item[name].clone())).collect();
+        let delete = json!({"TableName": table.name, "Key": key});
+        moto.json("dynamodb", "DynamoDB_20120810.DeleteItem", &delete).await?;
     }
+    Ok(())
 }
 
 fn permits(stacks: &BTreeMap<String, Made>, function: &str, action: &str, principal: &str) -> bool {

@@ -25,6 +25,8 @@ pub struct Template {
     pub exports: BTreeMap<String, String>,
     /// Where function URLs are served, without a slash at the end.
     pub edge_url: String,
+    /// Account of the stack; the world's own if empty.
+    pub account: String,
 }
 
 impl Template {
@@ -208,9 +210,13 @@ impl Template {
         Ok(Some(value))
     }
 
+    fn account(&self) -> &str {
+        if self.account.is_empty() { ACCOUNT } else { &self.account }
+    }
+
     fn reference(&self, name: &str) -> Result<String, String> {
         let pseudo = match name {
-            "AWS::AccountId" => ACCOUNT,
+            "AWS::AccountId" => self.account(),
             "AWS::Region" => REGION,
             "AWS::Partition" => "aws",
             "AWS::URLSuffix" => "amazonaws.com",
@@ -228,8 +234,9 @@ impl Template {
     fn attribute(&self, id: &str, attribute: &str) -> Result<String, String> {
         let physical = self.reference(id)?;
         let kind = self.document["Resources"][id]["Type"].as_str().unwrap_or("");
-        let arn =
-            |service: &str, rest: String| format!("arn:aws:{service}:{REGION}:{ACCOUNT}:{rest}");
+        let arn = |service: &str, rest: String| {
+            format!("arn:aws:{service}:{REGION}:{}:{rest}", self.account())
+        };
         let last = |separator: char| physical.rsplit(separator).next().unwrap_or("").to_owned();
         Ok(match (kind, attribute) {
             (_, "Arn") if physical.starts_with("arn:") => physical,
@@ -240,7 +247,7 @@ impl Template {
             ("AWS::DynamoDB::Table", "Arn") => arn("dynamodb", format!("table/{physical}")),
             ("AWS::Logs::LogGroup", "Arn") => arn("logs", format!("log-group:{physical}:*")),
             ("AWS::Events::Rule", "Arn") => arn("events", format!("rule/{physical}")),
-            ("AWS::IAM::Role", "Arn") => format!("arn:aws:iam::{ACCOUNT}:role/{physical}"),
+            ("AWS::IAM::Role", "Arn") => format!("arn:aws:iam::{}:role/{physical}", self.account()),
             ("AWS::StepFunctions::StateMachine", "Name") => last(':'),
             ("AWS::Lambda::Url", "FunctionUrl") => format!("{}/_url/{}/", self.edge_url, last(':')),
             _ => {
@@ -368,6 +375,7 @@ Resources:
             ]),
             exports: pairs(&[("out", "imported")]),
             edge_url: "http://edge".into(),
+            account: String::new(),
         }
     }
 

@@ -80,6 +80,27 @@ impl Ec2Plane {
         options: Options,
         seed: u64,
     ) -> Arc<Self> {
+        Self::of(clock, Client::new(moto, "edge"), host, options, seed)
+    }
+
+    /// A plane of another account, whose templates and subnets `moto` reads. Its ids differ from those of others by the
+    /// seed.
+    pub fn elsewhere(
+        clock: WorldClock,
+        moto: Client,
+        host: Arc<dyn InstanceHost>,
+        seed: u64,
+    ) -> Arc<Self> {
+        Self::of(clock, moto, host, Options::default(), seed)
+    }
+
+    fn of(
+        clock: WorldClock,
+        moto: Client,
+        host: Arc<dyn InstanceHost>,
+        options: Options,
+        seed: u64,
+    ) -> Arc<Self> {
         let model = Model {
             ec2: Ec2::new(options, StdRng::seed_from_u64(seed)),
             now: clock.now(),
@@ -87,7 +108,7 @@ impl Ec2Plane {
         };
         let plane = Arc::new(Self {
             clock,
-            templates: Templates::new(Client::new(moto, "edge")),
+            templates: Templates::new(moto),
             host,
             model: Mutex::new(model),
             changed: Arc::default(),

@@ -3,6 +3,7 @@
 
 pub mod faults;
 pub mod sigv4;
+mod sts;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -81,6 +82,8 @@ pub const CORRECTIONS: &[(&str, &str, &str)] = &[
     ),
     ("DynamoDB deletes expired items, late", "DynamoDB developer guide, TTL", "deploy"),
     ("an instance's role is enforced", "the template's RunnerRole", "edge"),
+    ("a role's trust policy is enforced", "STS API reference, AssumeRole", "edge::sts"),
+    ("each account has its own instances", "EC2 API reference", "edge, ec2"),
 ];
 
 /// Bodies that the edge takes: the largest are code on its way to S3.
@@ -116,6 +119,10 @@ pub type InstanceKeys = Arc<dyn Fn(&str) -> Option<InstanceIdentity> + Send + Sy
 /// What the instances' role may touch; nothing until a deployment says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InstanceScope {
+    /// Account, where it is not [`aws::ACCOUNT`].
+    pub account: Option<String>,
+    /// Unique id of the role, `AROA…`. Empty for that of any instance.
+    pub role_id: String,
     /// Handoff table.
     pub handoff_table: String,
     /// Runners' log group.
@@ -164,6 +171,8 @@ pub struct Edge {
     plane: RwLock<Option<Arc<dyn InstancePlane>>>,
     /// EC2 of other regions than the world's own.
     regions: RwLock<BTreeMap<String, Arc<dyn InstancePlane>>>,
+    /// Those of other accounts.
+    elsewhere: RwLock<BTreeMap<String, Arc<dyn InstancePlane>>>,
     keys: RwLock<Option<InstanceKeys>>,
     routers: RwLock<Vec<(String, Router)>>,
     ended: broadcast::Sender<ExecutionEnded>,
@@ -208,6 +217,7 @@ impl Edge {
             deployments,
             plane: RwLock::default(),
             regions: RwLock::default(),
+            elsewhere: RwLock::default(),
             keys: RwLock::default(),
             routers: RwLock::default(),
             ended: broadcast::channel(1024).0,
@@ -283,11 +293,31 @@ impl Edge {
         regions.insert(region.to_owned(), plane);
     }
 
-    /// EC2 as a call's region has it.
-    fn plane_of(&self, call: &Call) -> Option<Arc<dyn InstancePlane>> {
+    /// Adds another account, with a plane of its own: callers whose key ids end in `-<account>` are in it.
+    pub fn add_account(&self, account: &str, plane: Arc<dyn InstancePlane>) {
+        let mut all = self.elsewhere.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(account.to_owned(), plane);
+        self.deployments.add_account(account);
+    }
+
+    /// The account that a caller is in, where it is not [`aws::ACCOUNT`].
+    fn account(&self, caller: &str) -> Option<String> {
+        if let Some(id) = aws::account_of(caller) {
+            return Some(id.to_owned());
+        }
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let identity = keys.filter(|_| caller.starts_with("instance-"))?(caller)?;
+        self.deployments.instance_scope(&identity.user_id).account
+    }
+
+    /// EC2 of an account; of the world's own, in a region.
+    fn plane(&self, account: Option<&str>, region: &str) -> Option<Arc<dyn InstancePlane>> {
+        if let Some(id) = account {
+            return self.elsewhere.read().unwrap_or_else(PoisonError::into_inner).get(id).cloned();
+        }
         let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
         let own = || self.plane.read().unwrap_or_else(PoisonError::into_inner).clone();
-        regions.get(&call.region).cloned().or_else(own)
+        regions.get(region).cloned().or_else(own)
     }
 
     /// Says how instances are known. Without it they are all refused.
@@ -436,8 +466,12 @@ impl Edge {
         }
     }
 
-    async fn serve(&self, call: &Call, parts: http::request::Parts, body: Bytes) -> Reply {
+    async fn serve(&self, call: &Call, mut parts: http::request::Parts, body: Bytes) -> Reply {
         let path = parts.uri.path().to_owned();
+        let account = self.account(&call.caller);
+        if let Some(id) = account.as_deref().and_then(|id| id.parse::<HeaderValue>().ok()) {
+            parts.headers.insert(aws::ACCOUNT_HEADER, id);
+        }
         match (call.service.as_str(), call.action.as_str()) {
             ("lambda", "InvokeFunctionUrl") => return self.function_url(&parts, &body).await,
             ("lambda", "Invoke") => return self.lambda.serve(&path, &parts.headers, body).await,
@@ -447,7 +481,8 @@ impl Edge {
                 }
             }
             ("ec2", action) => {
-                if let Some(plane) = self.plane_of(call).filter(|plane| plane.serves(action)) {
+                let plane = self.plane(account.as_deref(), &call.region);
+                if let Some(plane) = plane.filter(|plane| plane.serves(action)) {
                     let answer = plane.serve(&aws::form(&body)).await;
                     return aws::reply(answer.status, "text/xml;charset=UTF-8", answer.body);
                 }
@@ -457,6 +492,7 @@ impl Edge {
                     return answer;
                 }
             }
+            ("sts", "AssumeRole") => return sts::assume(&self.moto, call, &aws::form(&body)).await,
             ("states", "StartExecution") => {
                 if let Some(refusal) = refused_name(call, &body) {
                     return refusal;
@@ -489,6 +525,9 @@ impl Edge {
                 if let Some(plane) = &*self.plane.read().unwrap_or_else(PoisonError::into_inner) {
                     plane.templates_changed();
                 }
+                let elsewhere = self.elsewhere.read().unwrap_or_else(PoisonError::into_inner);
+                elsewhere.values().for_each(|plane| plane.templates_changed());
+                drop(elsewhere);
                 self.deployments.sync_soon();
             }
             ("lambda", "CreateEventSourceMapping") => {
@@ -568,7 +607,7 @@ impl Edge {
             self.clock.now(),
         )
         .map_err(|why| (403, "InvalidSignatureException", why))?;
-        let scope = self.deployments.instance_scope();
+        let scope = self.deployments.instance_scope(&identity.user_id);
         let input: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
         let allowed = match call.name().as_str() {
             "dynamodb:GetItem" | "dynamodb:DeleteItem" => {

@@ -379,6 +379,9 @@ def stacks_are_whole():
             "AWS::CloudWatch::Alarm",
             "AWS::SQS::QueuePolicy",
             "AWS::Scheduler::Schedule",
+            "AWS::KinesisFirehose::DeliveryStream",
+            "AWS::Logs::Destination",
+            "AWS::Logs::LogStream",
         )
     ]
 
@@ -427,6 +430,26 @@ def log_groups_can_be_changed():
         return original_resource
 
     LogGroup.update_from_cloudformation_json = classmethod(update)
+
+
+def logs_take_lines_of_world_time():
+    """Lines from more than two hours ahead are thrown away: ahead of the world's clock (stock: of real time, which the world
+    leaves behind)."""
+    import moto.logs.models as models
+
+    models.utcnow = WorldDatetime.utcnow
+
+
+def role_policies_are_texts():
+    """GetRolePolicy answers JSON for policies of a template too (stock: Python's own notation of it)."""
+    from moto.iam.models import Role
+
+    put = Role.put_policy
+
+    def put_policy(self, policy_name, policy_json):
+        put(self, policy_name, policy_json if isinstance(policy_json, str) else json.dumps(policy_json))
+
+    Role.put_policy = put_policy
 
 
 def triggers_are_the_edges():
@@ -490,6 +513,8 @@ def main():
     conditions_hold_in_updates()
     lists_leave_no_value_out()
     log_groups_can_be_changed()
+    logs_take_lines_of_world_time()
+    role_policies_are_texts()
     triggers_are_the_edges()
     code_can_be_read()
 
