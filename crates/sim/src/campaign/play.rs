@@ -140,6 +140,7 @@ fn begin(scenario: &Scenario) -> Simulation {
             state.latency =
                 Span { least: Duration::from_millis(20), most: Duration::from_millis(400) };
         }
+        state.cold_in = 12;
         // DescribeExecution is eventually consistent.
         state.describe_lag = Span::seconds(0, 3);
         if scenario.unseen {
@@ -171,6 +172,14 @@ fn begin(scenario: &Scenario) -> Simulation {
     for (_, part) in &scenario.parts {
         befall(&mut begun, part, scenario.markets);
     }
+    // What nobody is told of is the reaper's.
+    let reaped = scenario.sweeps;
+    begun.ruler = Box::new(move |_, rng| match rng.random_range(0..8) {
+        0 if reaped => vec![],
+        1 => vec![seconds(2), seconds(rng.random_range(2..90))],
+        2 => vec![seconds(rng.random_range(30..1200))],
+        _ => vec![seconds(2)],
+    });
     if scenario.sweeps {
         begun.sweep();
     }

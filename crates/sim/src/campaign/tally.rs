@@ -72,6 +72,7 @@ impl Tally {
             add(refusal.name(), refusal.struck(&state.ec2));
         }
         let struck = state.github.struck();
+        add("function: a cold instance", state.cold);
         add("GitHub: refuses a call", struck.refused);
         add("GitHub: limits calls", struck.limited);
         add("GitHub: loses an answer", struck.lost);

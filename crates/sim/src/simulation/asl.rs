@@ -17,6 +17,9 @@ const ORCHESTRATOR: &str = include_str!("../../../../infra/orchestrator.asl.json
 /// A retrier that names no number tries this often (specification).
 const DEFAULT_ATTEMPTS: u64 = 3;
 
+/// Events that an execution's history can hold; one that needs more fails (Step Functions guide, "Quotas").
+pub const MOST_EVENTS: usize = 25_000;
+
 /// What an execution does next.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
@@ -56,6 +59,8 @@ impl Definition {
 
     /// Begins an execution.
     pub fn begin(&self, execution: &mut Execution) -> Next {
+        // Its start and its end.
+        execution.events = 2;
         self.enter(execution, &self.start)
     }
 
@@ -65,8 +70,8 @@ impl Definition {
             return failed(execution, runtime("there is no such state"));
         };
         match text(state, "Type") {
-            "Task" => match template(&state["Parameters"]["Payload"], execution, &execution.data) {
-                Ok(payload) => Next::Invoke(payload),
+            "Task" => match self.invoke(state, execution) {
+                Ok(next) => next,
                 Err(error) => failed(execution, error),
             },
             _ => self.enter(execution, text(state, "Next")),
@@ -126,6 +131,12 @@ impl Definition {
         }
     }
 
+    fn invoke(&self, state: &Value, execution: &mut Execution) -> Result<Next> {
+        // Each try is scheduled, started, and succeeds or fails.
+        noted(execution, 3)?;
+        template(&state["Parameters"]["Payload"], execution, &execution.data).map(Next::Invoke)
+    }
+
     fn step_into(&self, execution: &mut Execution, name: &str) -> Result<Next> {
         let mut name = name;
         loop {
@@ -133,11 +144,9 @@ impl Definition {
             execution.at = name.to_owned();
             execution.entered.push(name.to_owned());
             execution.tried.clear();
+            noted(execution, 2)?;
             match text(state, "Type") {
-                "Task" => {
-                    let payload = &state["Parameters"]["Payload"];
-                    return Ok(Next::Invoke(template(payload, execution, &execution.data)?));
-                }
+                "Task" => return self.invoke(state, execution),
                 "Choice" => name = choose(state, &execution.data)?,
                 "Wait" => {
                     let path = text(state, "SecondsPath");
@@ -162,6 +171,15 @@ impl Definition {
 
 fn runtime(why: impl Into<String>) -> Runtime {
     Runtime("States.Runtime", why.into())
+}
+
+/// Notes events in an execution's history.
+fn noted(execution: &mut Execution, events: usize) -> Result<()> {
+    execution.events += events;
+    match execution.events > MOST_EVENTS {
+        true => Err(runtime(format!("the history has reached {MOST_EVENTS} events"))),
+        false => Ok(()),
+    }
 }
 
 fn failed(execution: &mut Execution, Runtime(error, why): Runtime) -> Next {
@@ -287,6 +305,7 @@ mod tests {
             retries: 0,
             tried: Vec::new(),
             failure: None,
+            events: 0,
         }
     }
 
@@ -322,6 +341,44 @@ mod tests {
             assert_eq!(run.at, "Abandon", "{odd}");
             assert_eq!(machine.answered(&mut run, json!({})), Next::Ended(Status::Failed));
         }
+    }
+
+    #[test]
+    fn a_history_that_is_full_fails_the_execution_past_every_catch() {
+        let machine = Definition::orchestrator();
+        let mut run = execution();
+        machine.begin(&mut run);
+        let later = json!({"next": "later", "waitSeconds": 61});
+        let mut rounds = 0;
+        let status = loop {
+            if let Next::Ended(status) = machine.answered(&mut run, later.clone()) {
+                break status;
+            }
+            if let Next::Ended(status) = machine.resume(&mut run) {
+                break status;
+            }
+            rounds += 1;
+        };
+        // Each round is nine events: a task with one try, a choice, and a wait.
+        assert_eq!((status, rounds), (Status::Failed, (MOST_EVENTS - 2) / 9));
+        assert_eq!(run.failure.unwrap().0, "States.Runtime");
+    }
+
+    #[test]
+    fn a_pause_is_drawn_between_nothing_and_a_bound_that_doubles_up_to_its_longest() {
+        let retrier = json!({"IntervalSeconds": 2, "BackoffRate": 2, "MaxDelaySeconds": 900,
+            "JitterStrategy": "FULL"});
+        let mut rng = StdRng::seed_from_u64(3);
+        for (tried, bound) in [(0, 2), (1, 4), (5, 64), (9, 900), (200, 900)] {
+            let pauses: Vec<Duration> =
+                (0..200).map(|_| pause(&retrier, tried, &mut rng)).collect();
+            let bound = Duration::from_secs(bound);
+            assert!(pauses.iter().all(|pause| *pause <= bound), "{tried}");
+            assert!(pauses.iter().any(|pause| *pause < bound / 10), "{tried}");
+            assert!(pauses.iter().any(|pause| *pause > bound / 10 * 9), "{tried}");
+        }
+        let plain = json!({"IntervalSeconds": 3});
+        assert_eq!(pause(&plain, 1, &mut rng), Duration::from_secs(6));
     }
 
     #[test]

@@ -42,6 +42,11 @@ pub type Courier = Box<dyn FnMut(&github::Event, &mut StdRng) -> Vec<Duration>>;
 /// Decides when the copies of a line arrive, from now; none at all if it is lost.
 pub type Printer = Box<dyn FnMut(&str, &mut StdRng) -> Vec<Duration>>;
 
+/// Decides when the rule on ended executions invokes its target with the copies of an event, from then; none at all if it
+/// never does. EventBridge delivers at least once, and tries for up to a day (EventBridge guide, "How EventBridge
+/// retries"); what is lost altogether is lost before it.
+pub type Ruler = Box<dyn FnMut(&str, &mut StdRng) -> Vec<Duration>>;
+
 /// The event with which CloudWatch Logs delivers these lines.
 pub fn log_delivery(lines: &[&str]) -> Value {
     let events: Vec<_> = lines

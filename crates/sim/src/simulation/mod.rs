@@ -17,7 +17,7 @@ use ostler_core::time::Timestamp;
 use serde_json::Value;
 
 pub use deliveries::{
-    Answered, Courier, Printer, log_delivery, packed, request, signed, stream_delivery,
+    Answered, Courier, Printer, Ruler, log_delivery, packed, request, signed, stream_delivery,
 };
 pub use machines::{Fate, Machine};
 
@@ -92,6 +92,8 @@ pub struct Simulation {
     pub redelivery: Option<Duration>,
     /// How the lines travel that runners print when they begin a job.
     pub printer: Printer,
+    /// How the events of executions that ended otherwise than well reach the function.
+    pub ruler: Ruler,
     /// Whether there is a stolen-runner handler: lines are queued, and reports judged.
     pub judges_reports: bool,
     /// How many reports ended in the dead-letter queue.
@@ -137,6 +139,7 @@ impl Simulation {
             courier: Box::new(|_, _| vec![DELIVERY_TIME]),
             redelivery: Some(Duration::from_secs(300)),
             printer: Box::new(|_, _| vec![LINE_TIME]),
+            ruler: Box::new(|_, _| vec![RULE_DELAY]),
             judges_reports: false,
             dead_reports: 0,
             lost_answers: Vec::new(),
@@ -441,8 +444,20 @@ impl Simulation {
             })
         };
         if status != Status::Succeeded {
-            let at = self.now() + RULE_DELAY;
-            self.push(at, Event::Orphan(event, 0));
+            let times = (self.ruler)(name, &mut self.world.state().rng);
+            let kind = match times.as_slice() {
+                [] => Some("rule: never told"),
+                [_, _, ..] => Some("rule: told twice"),
+                [after] if *after > 10 * RULE_DELAY => Some("rule: told late"),
+                [_] => None,
+            };
+            if let Some(kind) = kind {
+                self.struck(kind);
+            }
+            let now = self.now();
+            for after in times {
+                self.push(now + after, Event::Orphan(event.clone(), 0));
+            }
         }
     }
 }

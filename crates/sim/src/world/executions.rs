@@ -62,6 +62,8 @@ pub struct Execution {
     pub retries: u32,
     /// Tries of the present task, by retrier.
     pub(crate) tried: Vec<u64>,
+    /// Events in its history.
+    pub(crate) events: usize,
     /// Error and cause of one that failed.
     pub failure: Option<(String, String)>,
 }
@@ -81,6 +83,7 @@ impl Execution {
             retries: 0,
             tried: Vec::new(),
             failure: None,
+            events: 0,
         }
     }
 

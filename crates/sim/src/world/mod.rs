@@ -104,6 +104,10 @@ pub struct State {
     pub parameters: BTreeMap<String, Secret>,
     /// Settings as they were read last, and when.
     pub settings: Option<(Timestamp, Arc<Settings>)>,
+    /// Of how many looks at the settings one is by a function's new instance, which knows nothing; 0: none.
+    pub cold_in: u32,
+    /// How many were.
+    pub cold: u64,
     /// The operator's selector.
     pub selector: Option<SelectorFunction>,
     /// What telemetry counted, by metric and value of its dimension.
@@ -192,6 +196,8 @@ impl World {
                 handoff: BTreeMap::new(),
                 parameters: BTreeMap::new(),
                 settings: None,
+                cold_in: 0,
+                cold: 0,
                 selector: None,
                 metrics: BTreeMap::new(),
                 plan: Plan::default(),

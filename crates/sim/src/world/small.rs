@@ -8,6 +8,7 @@ use ostler_core::error::{Error, Result};
 use ostler_core::ports::{Configuration, Handoff, Jit, ReportQueue, Selector, Telemetry};
 use ostler_core::report::Report;
 use ostler_core::time::Timestamp;
+use rand::Rng;
 use serde_json::Value;
 
 use super::{State, World};
@@ -105,6 +106,11 @@ impl ReportQueue for World {
 impl Configuration for World {
     async fn settings(&self) -> Result<Arc<Settings>> {
         self.ask("Configuration.settings", |state| {
+            // Instances run side by side, and each keeps what it has read itself (Lambda guide, "Execution environment").
+            if state.cold_in > 0 && state.rng.random_ratio(1, state.cold_in) {
+                state.cold += 1;
+                return Ok(Arc::new(Settings::from_parameters(&state.parameters)));
+            }
             Ok(match &state.settings {
                 Some((read, settings)) if state.now.since(*read) < KEPT => Arc::clone(settings),
                 _ => state.read_settings(),
