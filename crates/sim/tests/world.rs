@@ -1,7 +1,11 @@
 //! Rules of the world that the use cases meet, beside those that the models' own tests show (`github`, `ec2`, `queue`,
 //! `asl`): Step Functions' names, DynamoDB's conditions and times, EventBridge's and Lambda's ways with what they deliver.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, whose failure is the test's")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests, whose failure is the test's"
+)]
 
 mod common;
 
