@@ -27,6 +27,11 @@ impl Strike {
     pub const ALL: [Self; 6] =
         [Self::Before, Self::After, Self::CutBefore, Self::CutAfter, Self::Slow, Self::Twice];
 
+    /// Whether the caller hears of it, as an error or by its own end. Of GitHub's POSTs that are made twice it does too.
+    pub const fn is_failure(self) -> bool {
+        !matches!(self, Self::Slow | Self::Twice)
+    }
+
     /// What it is called in the report.
     pub const fn name(self) -> &'static str {
         match self {
