@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::scenario::{JobPlot, Kind, Loss, Outage, Part, PartId, Profile, Scenario, seconds};
+use super::scenario::{JobPlot, Kind, Loss, Outage, Part, PartId, Scenario, seconds};
 use super::trouble::{Mistake, Quirk, Refusal, Stranger};
 use crate::github::{ApiError, Fault, FaultRule, endpoint};
 use crate::simulation::Fate;
@@ -41,13 +41,17 @@ const SCENES: &[fn(&mut StdRng) -> Parts] = &[
     invoked_twice,
     aborted_early,
     forged,
+    forged_early,
+    forged_in_vain,
+    deleted,
+    invalid_tier,
 ];
 
 /// The scene of a seed.
 pub(super) fn stage(seed: u64) -> Scenario {
     let mut rng = StdRng::seed_from_u64(seed);
-    let scene =
-        SCENES[usize::try_from(seed / Profile::EACH.len() as u64).unwrap_or(0) % SCENES.len()];
+    let turn = usize::try_from(seed / 4).unwrap_or_default();
+    let scene = SCENES[turn % SCENES.len()];
     let parts = scene(&mut rng);
     let mut counts = std::collections::BTreeMap::<char, usize>::new();
     let named = parts.into_iter().map(|(kind, part)| {
@@ -370,6 +374,56 @@ fn forged(rng: &mut StdRng) -> Parts {
     // The queue takes one line of a runner in five minutes.
     parts.push(('s', Part::Stranger(seconds(rng.random_range(410..440)), line, 0)));
     parts
+}
+
+/// A line that is not true comes before all that is, and before the first check.
+fn forged_early(rng: &mut StdRng) -> Parts {
+    vec![
+        job(1, 2000),
+        ('s', Part::Stranger(seconds(rng.random_range(5..12)), Stranger::ForgedInvisible, 0)),
+        aimed("Reports.send", 1, 3, Strike::Before),
+        aimed("Fleet.instance", 1, 9, Strike::Before),
+    ]
+}
+
+/// A line about a runner that waits for its job, and that GitHub does not let go; then another.
+fn forged_in_vain(rng: &mut StdRng) -> Parts {
+    let rule = FaultRule {
+        method: "DELETE".into(),
+        template: endpoint::ORG_RUNNER.into(),
+        skip: 0,
+        times: 12,
+        fault: Fault::Refuse(ApiError::new(422, "is currently running a job")),
+    };
+    let line = |at| ('s', Part::Stranger(seconds(at), Stranger::ForgedInvisible, 0));
+    vec![
+        ('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule))),
+        ('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(2000))),
+        job(1, 60),
+        line(rng.random_range(60..90)),
+        line(rng.random_range(410..440)),
+    ]
+}
+
+/// A job is cancelled, and its run deleted, before its event comes; that it was cancelled can't be noted.
+fn deleted(rng: &mut StdRng) -> Parts {
+    let gone = JobPlot {
+        cancelled: Some(seconds(60)),
+        queued: Some(seconds(rng.random_range(300..600))),
+        ..plain(1, 60)
+    };
+    vec![
+        ('j', Part::Job(gone)),
+        ('s', Part::Stranger(seconds(200), Stranger::DeletesRun, 0)),
+        aimed("Ledger.cancel_job", 1, 20, Strike::Before),
+    ]
+}
+
+/// A tier is written wrongly when a job comes that only it could serve.
+fn invalid_tier(rng: &mut StdRng) -> Parts {
+    let large = JobPlot { kind: Kind::Large, ..plain(5, 60) };
+    let lasts = seconds(rng.random_range(330..900));
+    vec![('m', Part::Mistake(Duration::ZERO, Mistake::TierInvalid, lasts)), ('j', Part::Job(large))]
 }
 
 /// A fault at registrations.
