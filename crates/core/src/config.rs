@@ -603,7 +603,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn bad_configuration_names_the_tier_and_what_is_allowed() {
+    fn r16_r18_bad_configuration_names_the_tier_and_what_is_allowed() {
         let cases = [
             (json!({"nmae": "a"}), "tier 1"),
             (

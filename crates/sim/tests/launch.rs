@@ -646,7 +646,7 @@ fn registration_at_repositories_is_one_setting() {
 }
 
 #[test]
-fn max_runners_bounds_what_lives_and_starves_nobody() {
+fn cl_02_cl_03_max_runners_bounds_what_lives_and_starves_nobody() {
     let mut history = on_tier(|tier| tier["max_runners"] = json!(2));
     for _ in 0..5 {
         history.post(&lasting(minutes(3)));

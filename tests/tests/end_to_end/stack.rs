@@ -49,7 +49,7 @@ Outputs:
 async fn a_stack_comes_and_goes() {
     let rig = Rig::up("stack").await;
     install_with_a_selector(&rig).await;
-    it_can_be_changed_while_a_job_runs(&rig).await;
+    r29_it_can_be_changed_while_a_job_runs(&rig).await;
     a_selector_chooses(&rig).await;
     let jobs = deleting_the_stack_leaves_nothing_running(&rig).await;
     it_can_be_deployed_again(&rig, jobs).await;
@@ -73,7 +73,7 @@ async fn install_with_a_selector(rig: &Rig) {
 }
 
 /// New launch templates, functions and log groups under an execution that goes on.
-async fn it_can_be_changed_while_a_job_runs(rig: &Rig) {
+async fn r29_it_can_be_changed_while_a_job_runs(rig: &Rig) {
     let job = rig.post_gated("through");
     let runner = rig.running(job).await;
     rig.deploy(&[("LogRetentionDays", "7"), ("PublicIp", "false")]).await;
@@ -185,7 +185,7 @@ async fn it_can_be_deployed_again(rig: &Rig, jobs: [u64; 3]) {
     assert_eq!(deleted["DeletedParameters"].as_array().unwrap().len(), 5);
     rig.world.ec2.inject(Ec2Fault::Clear);
     rig.deploy(&[]).await;
-    se_01_it_says_that_it_is_not_configured(rig, waiting).await;
+    r19_se_01_it_says_that_it_is_not_configured(rig, waiting).await;
     rig.world.put_parameters(&tiers()).await.unwrap();
 
     rig.until("the machine that could not claim has given up", async || {
@@ -208,7 +208,7 @@ async fn it_can_be_deployed_again(rig: &Rig, jobs: [u64; 3]) {
         "they wait until they are delivered again, or cancelled"
     );
 
-    ic_08_parameters_reach_it_without_a_deployment(rig, waiting).await;
+    r30_ic_08_parameters_reach_it_without_a_deployment(rig, waiting).await;
     rig.world.github.redeliver(rig.deliveries(booting, "queued").remove(0).id);
     for job in [booting, waiting] {
         let first = rig.deliveries(job, "queued").remove(0);
@@ -222,7 +222,7 @@ async fn it_can_be_deployed_again(rig: &Rig, jobs: [u64; 3]) {
 }
 
 /// Signed or not.
-async fn se_01_it_says_that_it_is_not_configured(rig: &Rig, job: u64) {
+async fn r19_se_01_it_says_that_it_is_not_configured(rig: &Rig, job: u64) {
     let answered = rig.deliveries(job, "queued");
     rig.world.github.redeliver(answered[0].id);
     let again = async || rig.deliveries(job, "queued").into_iter().nth(answered.len());
@@ -233,7 +233,7 @@ async fn se_01_it_says_that_it_is_not_configured(rig: &Rig, job: u64) {
 }
 
 /// A process that has read the parameters before they were there reads them again after a minute.
-async fn ic_08_parameters_reach_it_without_a_deployment(rig: &Rig, job: u64) {
+async fn r30_ic_08_parameters_reach_it_without_a_deployment(rig: &Rig, job: u64) {
     let accepted = async || {
         let last = rig.deliveries(job, "queued").pop().unwrap();
         match last.status_code {

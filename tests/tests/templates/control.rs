@@ -81,7 +81,7 @@ fn the_rendered_state_machine_is_the_source_without_comments() {
 }
 
 #[test]
-fn r1_each_template_fits_into_the_request_and_leaves_room_for_the_next_change() {
+fn r01_each_template_fits_into_the_request_and_leaves_room_for_the_next_change() {
     for name in TEMPLATES {
         let bytes = text(name).len();
         assert!(
@@ -149,6 +149,22 @@ fn user_data_is_the_bootstrap_script_with_the_stacks_values() {
     assert!(bash.wait().unwrap().success(), "bash can't parse it");
 }
 
+/// Nothing of the control plane has an address that could change under a machine: what it needs, it asks AWS for by name.
+#[test]
+fn r13_user_data_holds_no_address_but_the_metadata_services() {
+    for name in ["infra/control.yaml", "infra/byoc-role.yaml"] {
+        let template = template(name);
+        let stack = Stack::new(&template, &[]);
+        for id in resources(&template, "AWS::EC2::LaunchTemplate").keys() {
+            let script = user_data(&stack, id);
+            let words = script.split(|c: char| !(c.is_ascii_digit() || c == '.'));
+            let addresses: BTreeSet<&str> =
+                words.filter(|word| word.parse::<std::net::Ipv4Addr>().is_ok()).collect();
+            assert_eq!(addresses, ["169.254.169.254"].into(), "{name}: {id}");
+        }
+    }
+}
+
 #[test]
 fn ic_06_the_environment_fits_with_thirty_subnets() {
     let template = template("infra/control.yaml");
@@ -175,7 +191,7 @@ fn ic_06_the_environment_fits_with_thirty_subnets() {
 }
 
 #[test]
-fn each_function_gets_the_variables_that_it_asks_for() {
+fn r21_each_function_gets_the_variables_that_it_asks_for() {
     let template = template("infra/control.yaml");
     let values = [("Owner", "acme"), ("SubnetIds", "subnet-1,subnet-2")];
     let stack = Stack::new(&template, &values);
@@ -365,7 +381,7 @@ fn cp_02_functions_run_a_bootstrap_of_the_chosen_architecture() {
 
 /// Nothing but the executions' own end says that one failed or was stopped, and an invocation that fails must be seen.
 #[test]
-fn executions_that_ended_badly_reach_the_orchestrator_or_a_dead_letter_queue() {
+fn r11_executions_that_ended_badly_reach_the_orchestrator_or_a_dead_letter_queue() {
     let template = template("infra/control.yaml");
     let rule = &template["Resources"]["EndedExecutionRule"]["Properties"];
     assert_eq!(
@@ -582,7 +598,7 @@ fn rr_07_a_runner_that_github_will_refuse_and_one_that_it_refused_are_counted() 
 }
 
 #[test]
-fn nothing_in_the_templates_belongs_to_one_account() {
+fn r01_nothing_in_the_templates_belongs_to_one_account() {
     for name in [
         "control.src.yaml",
         "control.yaml",

@@ -31,6 +31,21 @@ fn r01_templates_stay_under_cloudformations_limits() {
     }
 }
 
+/// What has a name of its own asks for CAPABILITY_NAMED_IAM, and can be there only once in an account.
+#[test]
+fn r07_the_capability_iam_is_enough() {
+    for name in TEMPLATES {
+        let template = template(name);
+        for (id, resource) in template["Resources"].as_object().unwrap() {
+            let kind = scalar(&resource["Type"]);
+            let named =
+                ["RoleName", "UserName", "GroupName", "ManagedPolicyName", "InstanceProfileName"];
+            let named = named.iter().find(|key| resource["Properties"].get(**key).is_some());
+            assert!(!kind.starts_with("AWS::IAM::") || named.is_none(), "{name}: {id}: {named:?}");
+        }
+    }
+}
+
 /// What is `aws` and `amazonaws.com` here is otherwise in China and GovCloud.
 #[test]
 fn r01_nothing_is_of_one_partition_or_region() {

@@ -99,6 +99,21 @@ fn every_statement_could_match_by_the_service_authorization_data() {
             "infra/accounts.yaml",
             &[("StolenRunnerFunctionArn", "arn:aws:lambda:eu-west-1:111122223333:function:f")],
         ),
+        (
+            "infra/registration-janitor.yaml",
+            &[
+                ("Provider", "ostler"),
+                ("StateMachineArn", "arn:aws:states:eu-west-1:111122223333:stateMachine:m"),
+                ("AppIdParameter", "/id"),
+                ("AppKeyParameter", "/key"),
+                ("AppKeyArn", "arn:aws:kms:eu-west-1:111122223333:key/k"),
+                ("NameKeyParameter", "/name-key"),
+                (
+                    "AdditionalAppParameterArns",
+                    "arn:aws:ssm:eu-west-1:111122223333:parameter/other",
+                ),
+            ],
+        ),
     ] {
         let template = template(name);
         let mut stack = stack(&template);
@@ -334,7 +349,7 @@ fn se_06_a_runner_reads_its_own_item_and_no_other() {
 }
 
 #[test]
-fn r23_each_function_reads_its_parameters_and_no_others() {
+fn r20_r23_each_function_reads_its_parameters_and_no_others() {
     let template = template("infra/control.yaml");
     let stack = stack(&template);
     let arn = |name: &str| format!("arn:aws:ssm:eu-west-1:111122223333:parameter/ostler/{name}");
@@ -472,7 +487,7 @@ fn ic_03_the_key_of_encrypted_images_can_be_used_only_where_it_is_given() {
 }
 
 #[test]
-fn r7_no_role_is_wider_than_it_must_be() {
+fn r07_r32_no_role_is_wider_than_it_must_be() {
     for (name, expected) in [
         (
             "infra/control.yaml",

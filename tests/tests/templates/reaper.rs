@@ -1,7 +1,9 @@
 //! The laws of `reaper.yaml`.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
+use ostler_core::config::Tiers;
 use serde_json::{Value, json};
 
 use crate::policy::{Cases, allowed, statements};
@@ -202,6 +204,27 @@ fn it_ends_and_cancels_what_carries_the_owners_tag_and_does_nothing_else() {
         let actions = allowed(&statements(&stack, "Role"));
         assert_eq!(actions, all.map(str::to_owned).into());
     }
+}
+
+/// It can't ask GitHub whether a job runs. A tier whose lifetime is longer than the limit tags its machines with their end.
+#[test]
+fn r56_the_limit_is_above_the_longest_job_and_says_so() {
+    let template = template(TEMPLATE);
+    let parameter = &template["Parameters"]["MaxAgeMinutes"];
+    let minutes = |key: &str| Duration::from_secs(60 * parameter[key].as_u64().unwrap());
+    let tier =
+        json!({"name": "a", "architecture": "x64", "images": ["ami-1"], "instance_types": ["t"]});
+    let tiers = Tiers::parse(&json!({ "tiers": [tier] }).to_string());
+    let usual = tiers.get("a").unwrap();
+    assert!(
+        minutes("Default") > usual.max_lifetime + usual.boot_timeout + Duration::from_secs(3600)
+    );
+    // GitHub ends a job after five days (docs.github.com, "Actions limits").
+    assert!(minutes("MaxValue") > Duration::from_secs(5 * 86_400));
+    assert!(scalar(&parameter["Description"]).contains("More than the longest job"));
+    let docs = text("docs/operations.md");
+    let row = docs.lines().find(|line| line.starts_with("| `MaxAgeMinutes`")).unwrap();
+    assert!(row.contains("**it must be above the longest job**"), "{row}");
 }
 
 /// The policy is a text in which parameters are replaced: none of them may end that text.

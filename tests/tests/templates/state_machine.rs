@@ -100,7 +100,7 @@ fn every_error_name_is_one_of_ours_or_of_aws() {
 /// A killed or timed-out function is `Lambda.Unknown`, a throttled one `Lambda.TooManyRequestsException`, and AWS may add
 /// names: so what is not retried is named, and all else is retried.
 #[test]
-fn every_task_retries_all_but_the_permanent_and_then_cleans_up() {
+fn r10_r12_every_task_retries_all_but_the_permanent_and_then_cleans_up() {
     let definition = definition();
     let tasks = of_type(&definition, "Task");
     assert_eq!(

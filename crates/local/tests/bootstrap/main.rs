@@ -267,7 +267,7 @@ async fn ol_32_what_is_no_jit_configuration_starts_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_runner_with_another_checksum_is_not_run() {
+async fn r17_a_runner_with_another_checksum_is_not_run() {
     let world = World::new().await;
     world.edge().download = Some(b"something else".to_vec());
     assert_eq!(world.run().await, "runner-checksum");
