@@ -15,7 +15,7 @@ esac
 [ -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ] ||
   rustup target add "$target" || die "the standard library for $target can't be had here"
 
-functions=(webhook orchestrator stolen-runner registration-janitor reaper)
+functions=(webhook orchestrator stolen-runner registration-janitor reaper reconciler instance-events)
 packages=()
 for function in "${functions[@]}"; do packages+=(-p "ostler-$function"); done
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 12] = [
+const DOCUMENTS: [&str; 14] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
@@ -20,6 +20,8 @@ const DOCUMENTS: [&str; 12] = [
     "functions/stolen-runner/events/README.md",
     "functions/registration-janitor/events/README.md",
     "functions/reaper/events/README.md",
+    "functions/reconciler/events/README.md",
+    "functions/instance-events/events/README.md",
 ];
 
 fn root() -> PathBuf {
@@ -86,6 +88,7 @@ fn operations_name_every_parameter_alarm_and_key_of_a_tier() {
     for (template, document) in [
         ("infra/network.yaml", "docs/operations.md"),
         ("infra/control.yaml", "docs/operations.md"),
+        ("infra/recovery.yaml", "docs/operations.md"),
         ("infra/registration-janitor.yaml", "docs/registration-janitor.md"),
     ] {
         let yaml: serde_yaml_ng::Value = serde_yaml_ng::from_str(&read(template)).unwrap();

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use ostler_core::instances::{Happening, InstanceEvent};
 use ostler_core::janitor::{Body, By, Candidate, Config, Ec2InstanceIds, Inventory, Verdict};
 use ostler_core::job::JobId;
 use ostler_core::names::NameKey;
@@ -260,4 +261,16 @@ fn cargo_lambda_knows_the_functions_as_the_template_does() {
             assert!(lambda["watch"]["env"][name].is_string(), "{package}: {name}");
         }
     }
+}
+
+#[test]
+fn example_events_of_the_recovery_stack_are_what_its_functions_take() {
+    assert_eq!(events("reconciler")["scheduled"]["detail-type"], "Scheduled Event");
+    let told = events("instance-events");
+    for (name, what) in [("ended", Happening::Ended), ("interrupted", Happening::Interrupted)] {
+        let record = Record::read(&told[name]["Records"][0]).unwrap();
+        let event = InstanceEvent::read(&serde_json::from_str(&record.body).unwrap()).unwrap();
+        assert_eq!((event.what, event.instance.as_str()), (what, "i-0123456789abcdef0"));
+    }
+    assert_eq!(told.len(), 2);
 }

@@ -39,6 +39,13 @@ impl Item {
         }
     }
 
+    /// The times in a map, in milliseconds since 1970, by their names; `None` if there is no map.
+    pub fn times(&self, name: &str) -> Option<Vec<(String, Timestamp)>> {
+        let map = self.0.get(name)?.as_m().ok()?;
+        let time = |at: &AttributeValue| at.as_n().ok()?.parse().ok().map(Timestamp::from_millis);
+        Some(map.iter().filter_map(|(name, at)| Some((name.clone(), time(at)?))).collect())
+    }
+
     /// A switch that is on.
     pub fn is_on(&self, name: &str) -> bool {
         matches!(self.0.get(name), Some(AttributeValue::Bool(true)))
@@ -79,6 +86,7 @@ pub fn ttl(at: Timestamp) -> AttributeValue {
 #[derive(Default)]
 pub struct Update {
     sets: Vec<String>,
+    removed: Vec<String>,
     names: HashMap<String, String>,
     values: HashMap<String, AttributeValue>,
     condition: Option<String>,
@@ -100,6 +108,41 @@ impl Update {
         if value.is_empty() { self } else { self.keep(name, text(value)) }
     }
 
+    /// Sets an attribute, or removes it.
+    pub fn put(self, name: &str, value: Option<AttributeValue>) -> Self {
+        match value {
+            Some(value) => self.set(name, value),
+            None => self.remove(name),
+        }
+    }
+
+    /// Removes an attribute.
+    pub fn remove(mut self, name: &str) -> Self {
+        self.removed.push(format!("#{name}"));
+        self.naming(name)
+    }
+
+    /// Adds to the end of a list.
+    pub fn append(mut self, name: &str, more: AttributeValue) -> Self {
+        self.values.insert(":none".into(), AttributeValue::L(vec![]));
+        self.with(
+            format!("#{name} = list_append(if_not_exists(#{name}, :none), :{name})"),
+            name,
+            more,
+        )
+    }
+
+    /// Adds to a number that is there.
+    pub fn advance(self, name: &str, by: AttributeValue) -> Self {
+        self.with(format!("#{name} = #{name} + :{name}"), name, by)
+    }
+
+    /// Names an attribute that only the condition is about.
+    pub fn naming(mut self, name: &str) -> Self {
+        self.names.insert(format!("#{name}"), name.to_owned());
+        self
+    }
+
     /// Only if `condition` holds; `values` are those in it that are not set.
     pub fn when<const N: usize>(
         mut self,
@@ -113,18 +156,22 @@ impl Update {
 
     /// The request.
     pub fn on(self, request: UpdateItemFluentBuilder) -> UpdateItemFluentBuilder {
+        let part = |verb: &str, parts: &[String]| {
+            if parts.is_empty() { None } else { Some(format!("{verb} {}", parts.join(", "))) }
+        };
+        let parts = [part("SET", &self.sets), part("REMOVE", &self.removed)];
+        let values = Some(self.values).filter(|values| !values.is_empty());
         request
-            .update_expression(format!("SET {}", self.sets.join(", ")))
+            .update_expression(parts.into_iter().flatten().collect::<Vec<_>>().join(" "))
             .set_condition_expression(self.condition)
             .set_expression_attribute_names(Some(self.names))
-            .set_expression_attribute_values(Some(self.values))
+            .set_expression_attribute_values(values)
     }
 
     fn with(mut self, set: String, name: &str, value: AttributeValue) -> Self {
         self.sets.push(set);
-        self.names.insert(format!("#{name}"), name.to_owned());
         self.values.insert(format!(":{name}"), value);
-        self
+        self.naming(name)
     }
 }
 

@@ -2,8 +2,11 @@
 //!
 //! | `pk` | attributes |
 //! | --- | --- |
-//! | `job#<id>` | `jobUrl`, `runnerLabels` (comma-joined), `runnerName` (the latest), `runnerRank` (its place among the job's runners), `tier`, `owner`, `repo`, `queuedAt`, `cancelledAt`, `ttl` |
-//! | `runner#<name>` | `runnerId`, `handedOver`, `jobId` (a number, or the text `taken`), `jobRepo` (`owner/name`), `accountedAt`, `endedAt`, `ttl` |
+//! | `job#<id>` | `jobUrl`, `runnerLabels` (comma-joined), `runnerName` (the latest), `runnerRank` (its place among the job's runners), `tier`, `owner`, `repo`, `queuedAt`, `cancelledAt`, `due`, `dueAt`, `ttl` |
+//! | `runner#<name>` | `runnerId`, `handedOver`, `jobId` (a number, or the text `taken`), `jobRepo` (`owner/name`), `accountedAt`, `endedAt`, `interruptedAt`, `ttl` |
+//! | `repo#<owner/name>`, lower case | `owner`, `repo`, `installationId`, `listedAt`, `tagQueued`, `tagInProgress`, `due`, `dueAt`, `ttl` |
+//! | `delivery#<guid>` | `deliveryId`, `failedAt`, `due`, `dueAt`, `ttl` |
+//! | `position#deliveries` | `position` |
 //! | `blocked#<owner>`, `blocked#<owner, or owner/name>/<tier>`, lower case | `until`, `reason`, `ttl` |
 //!
 //! Every write is an UpdateItem that sets its own attributes and keeps all others, so that writers don't
@@ -15,14 +18,16 @@ use std::time::Duration;
 use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::operation::update_item::builders::UpdateItemFluentBuilder;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnValue, ReturnValuesOnConditionCheckFailure};
 use ostler_core::Result;
-use ostler_core::job::{JobId, RunnerInput};
+use ostler_core::job::{JobId, Repository, RunnerInput};
 use ostler_core::labels::Labels;
 use ostler_core::names::Lineage;
 use ostler_core::ports::{Block, Clock, JobRecord, Ledger, Ran, RunnerRecord};
 use ostler_core::time::Timestamp;
 
+use crate::agenda::{DUE, DUE_AT, Due};
 use crate::item::{Item, KEY, TTL, Update, number, text, time, ttl};
 use crate::sdk_error;
 
@@ -38,13 +43,13 @@ const MAX_REASON: usize = 500;
 
 /// Jobs, runners and blocks in one table.
 pub struct DynamoLedger<C> {
-    client: Client,
-    table: String,
-    clock: C,
+    pub(crate) client: Client,
+    pub(crate) table: String,
+    pub(crate) clock: C,
 }
 
 /// What an update answered.
-enum Updated {
+pub(crate) enum Updated {
     /// It was made; the item after it, where that was asked for.
     Done(HashMap<String, AttributeValue>),
     /// Its condition did not hold; the item as it is, where DynamoDB says it.
@@ -57,7 +62,7 @@ impl<C: Clock> DynamoLedger<C> {
         Self { client: Client::new(config), table: table.to_owned(), clock }
     }
 
-    async fn read(&self, key: &str) -> Result<Option<Item>> {
+    pub(crate) async fn read(&self, key: &str) -> Result<Option<Item>> {
         let answer = self
             .client
             .get_item()
@@ -70,10 +75,15 @@ impl<C: Clock> DynamoLedger<C> {
         Ok(answer.item.and_then(|item| Item::living(item, self.clock.now())))
     }
 
-    async fn update(&self, key: &str, update: Update) -> Result<Updated> {
-        let request = self.client.update_item().table_name(&self.table).key(KEY, text(key));
+    pub(crate) async fn update(&self, key: &str, update: Update) -> Result<Updated> {
+        self.send(key, update.on(self.client.update_item())).await
+    }
+
+    /// Sends an update of that item.
+    pub(crate) async fn send(&self, key: &str, update: UpdateItemFluentBuilder) -> Result<Updated> {
         let sent = update
-            .on(request)
+            .table_name(&self.table)
+            .key(KEY, text(key))
             .return_values(ReturnValue::AllNew)
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .send()
@@ -95,6 +105,7 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
         &self,
         name: &str,
         input: &RunnerInput,
+        due: Timestamp,
         expires: Timestamp,
     ) -> Result<JobRecord> {
         let id = JobId(input.job_id);
@@ -102,6 +113,8 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
             .set("runnerName", text(name))
             .set("runnerRank", number(Lineage::parse(name).rank()))
             .set(TTL, ttl(expires))
+            .set(DUE, text(Due::Job.kind()))
+            .set(DUE_AT, time(due))
             .keep_text("jobUrl", &input.job_url)
             .keep_text("runnerLabels", &input.labels)
             .keep_text("tier", &input.provider)
@@ -123,13 +136,29 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
         Ok(item.map(|item| job_record(&item)).unwrap_or_default())
     }
 
+    async fn note_repository(&self, at: &Repository, expires: Timestamp) -> Result<()> {
+        let update = Update::default()
+            .set("owner", text(&at.owner))
+            .set("repo", text(&at.name))
+            .put("installationId", at.installation.map(number))
+            .set(DUE, text(Due::Repository.kind()))
+            .keep(DUE_AT, time(self.clock.now()))
+            .set(TTL, ttl(expires));
+        self.update(&Due::Repository.key(&at.to_string().to_lowercase()), update).await.map(drop)
+    }
+
     async fn job(&self, id: JobId) -> Result<Option<JobRecord>> {
         Ok(self.read(&job_key(id)).await?.map(|item| job_record(&item)))
     }
 
-    async fn cancel_job(&self, id: JobId, at: Timestamp, expires: Timestamp) -> Result<()> {
+    async fn cancel_job(&self, id: JobId, at: Timestamp, expires: Timestamp) -> Result<JobRecord> {
         let update = Update::default().keep("cancelledAt", time(at)).set(TTL, ttl(expires));
-        self.update(&job_key(id), update).await.map(drop)
+        Ok(match self.update(&job_key(id), update).await? {
+            Updated::Done(item) => Item::living(item, self.clock.now()),
+            Updated::Refused(_) => None,
+        }
+        .map(|item| job_record(&item))
+        .unwrap_or_default())
     }
 
     async fn runner(&self, name: &str) -> Result<RunnerRecord> {
@@ -211,6 +240,11 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
         self.update(&runner_key(name), update).await.map(drop)
     }
 
+    async fn interrupt_runner(&self, name: &str, at: Timestamp, expires: Timestamp) -> Result<()> {
+        let update = Update::default().keep("interruptedAt", time(at)).set(TTL, ttl(expires));
+        self.update(&runner_key(name), update).await.map(drop)
+    }
+
     async fn blocked(&self, whose: &str) -> Result<Option<Block>> {
         let Some(item) = self.read(&block_key(whose)).await? else { return Ok(None) };
         let Some(until) = item.time("until").filter(|until| *until > self.clock.now()) else {
@@ -252,11 +286,12 @@ fn runner_record(item: &Item) -> RunnerRecord {
             None => Ran::Unknown,
         },
         ended_at: item.time("endedAt"),
+        interrupted_at: item.time("interruptedAt"),
     }
 }
 
-fn job_key(id: JobId) -> String {
-    format!("job#{id}")
+pub(crate) fn job_key(id: JobId) -> String {
+    Due::Job.key(&id.to_string())
 }
 
 fn runner_key(name: &str) -> String {
@@ -324,7 +359,8 @@ mod tests {
             "cancelledAt": {"S": "2026-11-30T11:59:30Z"}}}),
         )]);
         let expires = at("2026-12-04T12:00:00.5Z");
-        let record = ledger(&wire).await.record_job("w-42-aa-r1", &input(), expires).await.unwrap();
+        let record =
+            ledger(&wire).await.record_job("w-42-aa-r1", &input(), at(NOW), expires).await.unwrap();
         assert_eq!(record.runner_name.as_deref(), Some("w-42-aa-r1"));
         assert_eq!(record.cancelled_at, Some(at("2026-11-30T11:59:30Z")));
         assert_eq!(record.runner_labels.unwrap().to_string(), "linux,x64");
@@ -339,6 +375,11 @@ mod tests {
         assert_eq!(values[":ttl"], json!({"N": (expires.seconds() + 1).to_string()}));
         assert_eq!(values[":now"], json!({"N": at(NOW).seconds().to_string()}));
         assert_eq!(values[":queuedAt"], json!({"S": "2026-11-30T11:59:00Z"}));
+        // The job is open: in the index, to be looked at then.
+        assert_eq!(
+            (&values[":due"], &values[":dueAt"]),
+            (&json!({"S": "job"}), &json!({"S": NOW}))
+        );
         let expression = sent["UpdateExpression"].as_str().unwrap();
         for kept in ["jobUrl", "runnerLabels", "tier", "owner", "repo", "queuedAt"] {
             assert!(expression.contains(&format!("#{kept} = if_not_exists(#{kept}, :{kept})")));
@@ -351,10 +392,11 @@ mod tests {
     async fn a_runner_that_is_ahead_is_answered_instead() {
         let ahead = json!({"runnerName": {"S": "w-42-aa-q1"}, "runnerRank": {"N": "4"}});
         let ledger_1 = ledger(&Wire::new([refused(Some(ahead.clone()))])).await;
-        let record = ledger_1.record_job("w-42-aa", &input(), at(NOW)).await.unwrap();
+        let record = ledger_1.record_job("w-42-aa", &input(), at(NOW), at(NOW)).await.unwrap();
         assert_eq!(record.runner_name.as_deref(), Some("w-42-aa-q1"));
         let asked = Wire::new([refused(None), (200, json!({ "Item": ahead }))]);
-        let record = ledger(&asked).await.record_job("w-42-aa", &input(), at(NOW)).await.unwrap();
+        let record =
+            ledger(&asked).await.record_job("w-42-aa", &input(), at(NOW), at(NOW)).await.unwrap();
         assert_eq!(
             record.runner_name.as_deref(),
             Some("w-42-aa-q1"),
@@ -417,7 +459,8 @@ mod tests {
                 runner_id: Some(9),
                 handed_over: true,
                 ran: Ran::Unknown,
-                ended_at: Some(at(NOW))
+                ended_at: Some(at(NOW)),
+                interrupted_at: None,
             }
         );
     }

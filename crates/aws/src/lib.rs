@@ -6,11 +6,14 @@
 //! through one table, [`sdk_error`].
 
 mod accounts;
+mod agenda;
 mod configuration;
 mod confirmations;
 mod credentials;
+mod dead_letters;
 mod error;
 mod executions;
+mod gate;
 mod handoff;
 mod item;
 mod ledger;
@@ -32,6 +35,7 @@ pub use accounts::Accounts;
 pub use configuration::SsmConfiguration;
 pub use confirmations::SqsConfirmations;
 pub use credentials::{CredentialNames, SsmCredentials};
+pub use dead_letters::DeadLetters;
 pub use error::sdk_error;
 pub use executions::StepFunctions;
 pub use handoff::DynamoHandoff;

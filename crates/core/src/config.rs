@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use crate::account::Account;
 use crate::apps::AppCredential;
+use crate::instances::SpotBreaker;
 use crate::labels::{Labels, MAX_LABEL, MAX_LABELS, SELF_HOSTED};
 use crate::names::NameKey;
 use crate::secret::Secret;
@@ -22,6 +23,14 @@ const MAX_LIFETIME: Duration = Duration::from_secs(5 * 86_400);
 
 /// More than any install has; a bound on what a mistaken file can make us do.
 const MAX_TIERS: usize = 200;
+
+/// Most that `max_runners` can be: their names stand in one item of the ledger, of at most 400 KB.
+const MAX_RUNNERS: u32 = 4_000;
+
+/// Bounds of a breaker: its failures stand in one item of the ledger.
+const BREAKER_FAILURES: std::ops::RangeInclusive<u32> = 1..=20;
+const BREAKER_TIMES: std::ops::RangeInclusive<Duration> =
+    Duration::from_secs(60)..=Duration::from_secs(86_400);
 
 /// CreateFleet takes 300 overrides; types times subnets times images must stay below.
 const MAX_INSTANCE_TYPES: usize = 20;
@@ -75,6 +84,8 @@ pub struct Tier {
     pub market: Market,
     /// Size of the root volume, in GiB; `None` for the image's own.
     pub root_volume_gib: Option<u32>,
+    /// When it buys on-demand because spot fails too often.
+    pub spot_breaker: SpotBreaker,
     /// Runner group at GitHub by name or id; `None` for the default group.
     pub runner_group: Option<String>,
     /// Most instances of the tier at one time; `None` for no limit.
@@ -110,6 +121,7 @@ struct RawTier {
     #[serde(default = "on_demand")]
     market: Market,
     root_volume_gib: Option<u32>,
+    spot_breaker: Option<RawBreaker>,
     runner_group: Option<serde_json::Value>,
     max_runners: Option<u32>,
     max_idle: Option<String>,
@@ -120,6 +132,35 @@ struct RawTier {
     #[serde(default)]
     accepts_bare_self_hosted: bool,
     account: Option<Account>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawBreaker {
+    failures: Option<u32>,
+    within: Option<String>,
+    on_demand_for: Option<String>,
+}
+
+impl RawBreaker {
+    fn checked(self) -> Result<SpotBreaker, String> {
+        let default = SpotBreaker::default();
+        let duration = |key: &str, text: Option<String>, default: Duration| match text {
+            None => Ok(default),
+            Some(text) => parse_duration(&text)
+                .filter(|time| BREAKER_TIMES.contains(time))
+                .ok_or(format!("spot_breaker.{key} '{text}' must be 60s to 1d")),
+        };
+        let failures = self.failures.unwrap_or(default.failures);
+        if !BREAKER_FAILURES.contains(&failures) {
+            return Err(format!("spot_breaker.failures {failures} must be 1 to 20"));
+        }
+        Ok(SpotBreaker {
+            failures,
+            within: duration("within", self.within, default.within)?,
+            on_demand_for: duration("on_demand_for", self.on_demand_for, default.on_demand_for)?,
+        })
+    }
 }
 
 fn linux() -> String {
@@ -262,6 +303,11 @@ fn check_tier(raw: RawTier) -> Result<Tier, String> {
     if raw.root_volume_gib.is_some_and(|gib| gib == 0 || gib > 16_384) {
         return Err("root_volume_gib must be 1 to 16384".into());
     }
+    if raw.max_runners.is_some_and(|most| most > MAX_RUNNERS) {
+        return Err(format!(
+            "max_runners must be at most {MAX_RUNNERS}; leave it out for no limit"
+        ));
+    }
     if let Some(problem) = raw.account.as_ref().and_then(Account::problem) {
         return Err(problem);
     }
@@ -290,6 +336,9 @@ fn check_tier(raw: RawTier) -> Result<Tier, String> {
         market: raw.market,
         root_volume_gib: raw.root_volume_gib,
         runner_group,
+        spot_breaker: raw
+            .spot_breaker
+            .map_or_else(|| Ok(SpotBreaker::default()), RawBreaker::checked)?,
         max_runners: raw.max_runners,
         max_idle: duration("max_idle", raw.max_idle, "5m", 60)?,
         max_lifetime: duration("max_lifetime", raw.max_lifetime, "6h", 600)?,

@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::job::{JobId, Repository, RunnerInput};
 use crate::names::{Lineage, MAX_REPLACEMENTS, MAX_REQUEUES, NameKey, is_plausible};
 use crate::ports::{
-    Clock, Context, Execution, Executions, Forge, ForgeJob, JobStatus, Ledger, Ran, RunnerRecord,
-    Start, Telemetry,
+    Clock, Context, Execution, Executions, Forge, ForgeJob, JobRecord, JobStatus, Ledger, Ran,
+    RunnerRecord, Start, Telemetry,
 };
 use crate::reach::reached;
 use crate::supply::{Debt, Fact, Facts, JobKey, Need};
@@ -217,6 +217,12 @@ impl<'a, C: Context> Debts<'a, C> {
         let Some(key) = JobKey::of(job) else { return Ok(false) };
         let wanted = job.wanted();
         self.find(|facts| facts.supply(&key, &wanted, except)).await
+    }
+
+    /// The runner that is bound to come free for a job of which the ledger's word was just read.
+    pub async fn supplier(&self, job: &JobKey, record: JobRecord) -> Result<Option<String>> {
+        self.note(Fact::Job(job.id, Some(record)));
+        self.find(|facts| facts.supplier(job)).await
     }
 
     /// The job that waits because a runner started with `own` does not serve it. What the look-ups prove

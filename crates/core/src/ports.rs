@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::config::{Architecture, Registration, Settings, Tier};
 use crate::error::Result;
+use crate::instances::SpotBreaker;
 use crate::job::{JobId, Repository, RunnerInput};
 use crate::labels::Labels;
 use crate::report::Report;
@@ -126,6 +127,8 @@ pub struct RunnerRecord {
     pub ran: Ran,
     /// When its end began to be judged.
     pub ended_at: Option<Timestamp>,
+    /// When EC2 said that it takes its machine back.
+    pub interrupted_at: Option<Timestamp>,
 }
 
 /// GitHub has said "later" to the registrations of an owner, or of a tier of theirs.
@@ -140,23 +143,31 @@ pub struct Block {
 /// The table of jobs and runners. Reads are strongly consistent; an item past its `ttl` is not there.
 pub trait Ledger {
     /// Records that `name` is started for the input's job: what is there is kept, the latest runner moves
-    /// only forward ([`crate::names::Lineage::rank`]). Answers the item after the update (or the one that
-    /// was ahead). Repeatable.
+    /// only forward ([`crate::names::Lineage::rank`]). The job is open from then on, and `due` to be looked at
+    /// by the reconciler. Answers the item after the update (or the one that was ahead). Repeatable.
     fn record_job(
         &self,
         name: &str,
         input: &RunnerInput,
+        due: Timestamp,
         expires: Timestamp,
     ) -> impl Future<Output = Result<JobRecord>>;
+    /// Notes that a runner was started for a job of that repository. Repeatable.
+    fn note_repository(
+        &self,
+        at: &Repository,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
     /// The job's item.
     fn job(&self, id: JobId) -> impl Future<Output = Result<Option<JobRecord>>>;
-    /// Notes that the job was cancelled before it ran, even if nothing is known of it. Repeatable.
+    /// Notes that the job was cancelled before it ran, even if nothing is known of it. Answers the item as it
+    /// is then. Repeatable.
     fn cancel_job(
         &self,
         id: JobId,
         at: Timestamp,
         expires: Timestamp,
-    ) -> impl Future<Output = Result<()>>;
+    ) -> impl Future<Output = Result<JobRecord>>;
     /// The runner's item; the empty record if there is none.
     fn runner(&self, name: &str) -> impl Future<Output = Result<RunnerRecord>>;
     /// Notes the runner's id at GitHub. Repeatable; the highest id wins, in whatever order they are noted: ids
@@ -185,10 +196,46 @@ pub trait Ledger {
         at: Timestamp,
         expires: Timestamp,
     ) -> impl Future<Output = Result<()>>;
+    /// Notes that EC2 takes the runner's machine back. Repeatable; the first time stays.
+    fn interrupt_runner(
+        &self,
+        name: &str,
+        at: Timestamp,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
     /// Whether GitHub has said "later" to these (an owner, or a tier of one), and until when.
     fn blocked(&self, whose: &str) -> impl Future<Output = Result<Option<Block>>>;
     /// Notes that GitHub has said "later". Repeatable; the longest wait counts.
     fn block(&self, whose: &str, block: &Block) -> impl Future<Output = Result<()>>;
+}
+
+/// What came of taking a place among a tier's `max_runners`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Slot {
+    /// The runner has one.
+    Taken,
+    /// All are taken: by these runners, since then.
+    Full(Vec<(String, Timestamp)>),
+}
+
+/// What bounds launches of all executions together, kept in the ledger.
+pub trait Gate {
+    /// Takes one of a tier's `most` places for the runner. Repeatable.
+    fn take_slot(&self, tier: &str, runner: &str, most: u32) -> impl Future<Output = Result<Slot>>;
+    /// Gives it back. Whether the runner had one. Repeatable.
+    fn free_slot(&self, tier: &str, runner: &str) -> impl Future<Output = Result<bool>>;
+    /// Reserves the next moment that is free: now, or `step` after the last one that was reserved. A repetition
+    /// reserves another.
+    fn reserve(&self, whose: &str, step: Duration) -> impl Future<Output = Result<Timestamp>>;
+    /// Counts a failure of a tier's spot market. Whether its breaker opens by that. A repetition counts again.
+    fn strike(
+        &self,
+        tier: &str,
+        at: Timestamp,
+        breaker: &SpotBreaker,
+    ) -> impl Future<Output = Result<bool>>;
+    /// Whether a tier's breaker is open: it is not to buy spot machines.
+    fn breaker_is_open(&self, tier: &str) -> impl Future<Output = Result<bool>>;
 }
 
 /// A job's state as the domain needs it.
@@ -413,8 +460,9 @@ pub trait Fleet {
     fn of_runner(&self, name: &str) -> impl Future<Output = Result<Vec<Instance>>>;
     /// The instance; `None` if EC2 does not list it.
     fn instance(&self, id: &str) -> impl Future<Output = Result<Option<Instance>>>;
-    /// How many instances of the tier are pending or running.
-    fn live_in_tier(&self, tier: &str) -> impl Future<Output = Result<u32>>;
+    /// The runners of all instances of the tier, with their states; ended ones included while EC2 lists them. The list
+    /// lags a launch by seconds.
+    fn in_tier(&self, tier: &str) -> impl Future<Output = Result<Vec<(String, InstanceState)>>>;
     /// Ends one. Repeatable; one that is not there counts as ended.
     fn terminate(&self, id: &str) -> impl Future<Output = Result<()>>;
 }
@@ -533,13 +581,18 @@ pub trait ReportContext: Context {
     fn reports(&self) -> &Self::Reports;
 }
 
-/// What the webhook needs besides.
-pub trait WebhookContext: ReportContext {
+/// What accepting a job needs besides.
+pub trait AcceptContext: Context {
     /// The operator's selector.
     type Selector: Selector;
     /// The operator's selector.
     fn selector(&self) -> &Self::Selector;
 }
+
+/// What the webhook needs.
+pub trait WebhookContext: ReportContext + AcceptContext {}
+
+impl<C: ReportContext + AcceptContext> WebhookContext for C {}
 
 /// What the life of a runner needs besides.
 pub trait RunnerContext: Context {
@@ -547,10 +600,14 @@ pub trait RunnerContext: Context {
     type Fleet: Fleet;
     /// Registrations on their way.
     type Handoff: Handoff;
+    /// Bounds of launches.
+    type Gate: Gate;
     /// Machines.
     fn fleet(&self) -> &Self::Fleet;
     /// Registrations on their way.
     fn handoff(&self) -> &Self::Handoff;
+    /// Bounds of launches.
+    fn gate(&self) -> &Self::Gate;
 }
 
 /// The instance types' architecture as EC2 names it.

@@ -156,7 +156,7 @@ impl<'a> Facts<'a> {
     }
 
     /// Whether that runner can still get a job: its execution runs, and nothing is known of a job it ran
-    /// or of its end. The runner being judged (`except`) never counts.
+    /// or of its end, be it that EC2 has announced it. The runner being judged (`except`) never counts.
     ///
     /// Only runners that were started are asked about: the ledger names them, or StartExecution has said
     /// that they exist. That DescribeExecution does not know one proves that it was started a moment ago
@@ -166,7 +166,10 @@ impl<'a> Facts<'a> {
             return Ok(false);
         }
         let record = self.runner(name)?;
-        if record.ran != Ran::Unknown || record.ended_at.is_some() {
+        if record.ran != Ran::Unknown
+            || record.ended_at.is_some()
+            || record.interrupted_at.is_some()
+        {
             return Ok(false);
         }
         Ok(self.execution(name)?.is_none_or(|execution| execution.running))
@@ -248,6 +251,24 @@ impl<'a> Facts<'a> {
             }
         }
         Ok(false)
+    }
+
+    /// The runner that is bound to come free for `job`, whatever its labels: the first available one on the way
+    /// that [`Facts::supply`] goes. Nobody else counts on it: each runner ran one job at most, so only `job`'s
+    /// way leads there.
+    pub fn supplier(&self, job: &JobKey) -> Result<Option<String>, Need> {
+        let mut at = job.clone();
+        for _ in 0..MAX_CHAIN {
+            let Some(name) = self.latest(&at)? else { return Ok(None) };
+            if self.available(&name, None)? {
+                return Ok(Some(name));
+            }
+            match &self.runner(&name)?.ran {
+                Ran::Job { id, repository } => at = JobKey::noted(*id, repository.as_deref()),
+                Ran::Taken | Ran::Unknown => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     /// Whether nobody can wait because `lost`, started with `own`, ran `ran`: told by the ledger alone, for
@@ -450,6 +471,10 @@ mod tests {
         assert_eq!(facts.supply(&job(1), &wanted, None), Ok(false));
         let ended = RunnerRecord { ended_at: Some(Timestamp::default()), ..Default::default() };
         facts.runners.insert(name.clone(), ended);
+        assert_eq!(facts.supply(&job(1), &wanted, None), Ok(false));
+        let doomed = Some(Timestamp::default());
+        let doomed = RunnerRecord { interrupted_at: doomed, ..Default::default() };
+        facts.runners.insert(name.clone(), doomed);
         assert_eq!(facts.supply(&job(1), &wanted, None), Ok(false));
         facts.runners.insert(name.clone(), RunnerRecord::default());
         let closed = Execution { running: false, ..running(input(1, "a", "a")) };

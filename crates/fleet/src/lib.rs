@@ -9,6 +9,7 @@
 mod errors;
 mod images;
 mod inventory;
+mod launched;
 mod machines;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use ostler_core::time::Timestamp;
 use ostler_core::{Error, Result};
 
 pub use inventory::Ec2Inventory;
+pub use launched::Ec2Launched;
 pub use machines::Ec2Machines;
 
 use errors::{Meaning, answered, failed, gravity, lacks_type, meaning, told};
@@ -203,7 +205,7 @@ impl<C: Clock> Ec2Fleet<C> {
 
     /// All instances of this owner that pass the filters. Only a missing token ends the list: pages may
     /// be short or empty before (EC2 API Reference, "Pagination").
-    async fn list(&self, what: &str, filters: &[(&str, &[&str])]) -> Result<Vec<Instance>> {
+    async fn list(&self, what: &str, filters: &[(&str, &[&str])]) -> Result<Vec<Ec2Instance>> {
         let filter = |(name, values): &(&str, &[&str])| {
             let values = values.iter().map(|value| literal(value)).collect();
             Filter::builder().name(*name).set_values(Some(values)).build()
@@ -222,9 +224,7 @@ impl<C: Clock> Ec2Fleet<C> {
                 .await
                 .map_err(|error| failed(what, &error))?;
             let reservations = page.reservations.unwrap_or_default().into_iter();
-            found.extend(
-                reservations.flat_map(|it| it.instances.unwrap_or_default()).filter_map(read),
-            );
+            found.extend(reservations.flat_map(|it| it.instances.unwrap_or_default()));
             token = page.next_token.filter(|token| !token.is_empty());
             if token.is_none() {
                 return Ok(found);
@@ -232,6 +232,21 @@ impl<C: Clock> Ec2Fleet<C> {
         }
         // An incomplete list must not pass for a complete one.
         Err(Error::Transient(format!("{what}: EC2's list has more than {MOST_PAGES} pages")))
+    }
+}
+
+/// The instance, whoever launched it; `None` if EC2 does not list it.
+async fn described(ec2: &aws_sdk_ec2::Client, id: &str) -> Result<Option<Ec2Instance>> {
+    match ec2.describe_instances().instance_ids(id).send().await {
+        Ok(answer) => {
+            let reservations = answer.reservations.unwrap_or_default().into_iter();
+            let mut instances = reservations.flat_map(|it| it.instances.unwrap_or_default());
+            Ok(instances.find(|it| it.instance_id.as_deref() == Some(id)))
+        }
+        Err(error) => match failed(&format!("look for instance {id}"), &error) {
+            Error::NotFound(_) => Ok(None),
+            error => Err(error),
+        },
     }
 }
 
@@ -304,28 +319,22 @@ impl<C: Clock> Fleet for Ec2Fleet<C> {
 
     async fn of_runner(&self, name: &str) -> Result<Vec<Instance>> {
         let what = format!("look for the instances of {name}");
-        self.list(&what, &[("tag:ostler:runner", &[name])]).await
+        let found = self.list(&what, &[("tag:ostler:runner", &[name])]).await?;
+        Ok(found.into_iter().filter_map(read).collect())
     }
 
     async fn instance(&self, id: &str) -> Result<Option<Instance>> {
-        match self.ec2.describe_instances().instance_ids(id).send().await {
-            Ok(answer) => {
-                let reservations = answer.reservations.unwrap_or_default().into_iter();
-                let mut instances = reservations.flat_map(|it| it.instances.unwrap_or_default());
-                Ok(instances.find(|it| it.instance_id.as_deref() == Some(id)).and_then(read))
-            }
-            Err(error) => match failed(&format!("look for instance {id}"), &error) {
-                Error::NotFound(_) => Ok(None),
-                error => Err(error),
-            },
-        }
+        Ok(described(&self.ec2, id).await?.and_then(read))
     }
 
-    async fn live_in_tier(&self, tier: &str) -> Result<u32> {
-        let filters: [(&str, &[&str]); 2] =
-            [("tag:ostler:tier", &[tier]), ("instance-state-name", &["pending", "running"])];
-        let live = self.list(&format!("count the machines of tier '{tier}'"), &filters).await?;
-        Ok(u32::try_from(live.len()).unwrap_or(u32::MAX))
+    async fn in_tier(&self, tier: &str) -> Result<Vec<(String, InstanceState)>> {
+        let what = format!("list the machines of tier '{tier}'");
+        let found = self.list(&what, &[("tag:ostler:tier", &[tier])]).await?;
+        let named = |instance: Ec2Instance| {
+            let runner = tag(&instance, "ostler:runner")?.to_owned();
+            Some((runner, read(instance)?.state))
+        };
+        Ok(found.into_iter().filter_map(named).collect())
     }
 
     async fn terminate(&self, id: &str) -> Result<()> {
@@ -387,6 +396,10 @@ fn state_of(name: Option<&InstanceStateName>) -> InstanceState {
         }
         _ => InstanceState::Running,
     }
+}
+
+fn tag<'a>(instance: &'a Ec2Instance, key: &str) -> Option<&'a str> {
+    instance.tags().iter().find(|tag| tag.key() == Some(key))?.value()
 }
 
 fn read(instance: Ec2Instance) -> Option<Instance> {

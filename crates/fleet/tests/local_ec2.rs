@@ -153,6 +153,12 @@ impl World {
     }
 }
 
+/// Machines of the tier that have not ended.
+async fn live(world: &World) -> usize {
+    let listed = world.fleet.in_tier("t").await.unwrap();
+    listed.iter().filter(|(_, state)| *state != InstanceState::Ended).count()
+}
+
 #[tokio::test]
 async fn a_machine_lives_from_launch_to_end() {
     let world = World::start().await;
@@ -168,13 +174,13 @@ async fn a_machine_lives_from_launch_to_end() {
     assert_eq!(boots[0].tags["ostler:runner"], "web-1");
     let volumes = world.plane.with(|ec2, _| ec2.instance(&id).unwrap().volumes.clone());
     assert_eq!(volumes, [("/dev/xvda".to_owned(), 40)]);
-    assert_eq!(world.fleet.live_in_tier("t").await.unwrap(), 1);
+    assert_eq!(live(&world).await, 1);
     world.fleet.terminate(&id).await.unwrap();
     world.fleet.terminate(&id).await.unwrap();
     let ended = world.fleet.instance(&id).await.unwrap().unwrap();
     assert_eq!(ended.state, InstanceState::Ended);
     assert!(ended.reason.unwrap().contains("User initiated"));
-    assert_eq!(world.fleet.live_in_tier("t").await.unwrap(), 0);
+    assert_eq!(live(&world).await, 0);
     assert_eq!(world.fleet.instance("i-0123456789abcdef0").await.unwrap(), None);
 }
 
@@ -234,6 +240,6 @@ async fn lists_of_many_pages_are_complete() {
     }
     for _ in 0..5 {
         assert_eq!(world.fleet.of_runner("web-1").await.unwrap().len(), 12);
-        assert_eq!(world.fleet.live_in_tier("t").await.unwrap(), 12);
+        assert_eq!(live(&world).await, 12);
     }
 }

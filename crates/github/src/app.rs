@@ -21,7 +21,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::address::segment;
 use crate::reply::Permission;
-use crate::transport::{Lost, Reply, Transport};
+use crate::transport::{Carried, Lost, Reply, Transport};
 use crate::wire::{Installation, TokenAnswer};
 
 /// A token is not used in its last five minutes: GitHub's clock may be ahead of ours, and the call that
@@ -157,12 +157,12 @@ impl<C: Clock> App<C> {
         whose: Whose<'_>,
         method: &Method,
         path: &str,
-        body: Option<&serde_json::Value>,
+        carried: Carried<'_>,
     ) -> Result<std::result::Result<Reply, Lost>> {
         let mut repeated = false;
         loop {
             let (slot, token) = self.token(whose).await?;
-            let sent = self.transport.send(method.clone(), path, &token, body).await;
+            let sent = self.transport.send(method.clone(), path, &token, carried).await;
             match sent {
                 Ok(reply) if reply.status == 401 => {
                     let mut kept = slot.lock().await;
@@ -278,9 +278,14 @@ impl<C: Clock> App<C> {
         Ok(true)
     }
 
-    async fn as_app(&self, method: Method, path: &str) -> Result<Reply> {
-        let body = (method == Method::POST).then(|| json!({}));
-        let sent = self.transport.send(method, path, &self.jwt()?, body.as_ref()).await;
+    /// Sends a request as the App itself, about things of its own. A POST carries an empty body.
+    pub async fn as_app(&self, method: Method, path: &str) -> Result<Reply> {
+        let empty = json!({});
+        let carried = match method {
+            Method::POST => Carried::Json(&empty),
+            _ => Carried::Nothing,
+        };
+        let sent = self.transport.send(method, path, &self.jwt()?, carried).await;
         let reply = sent.map_err(|Lost(why)| Error::Transient(why))?;
         self.refused.store(reply.status == 401, Ordering::Relaxed);
         Ok(reply)

@@ -35,7 +35,7 @@ impl<F: Configuration, C: Clock + Clone> ConfiguredGitHub<F, C> {
         Self { configuration, clock, client, deployment_answer }
     }
 
-    async fn client(&self) -> Result<Rc<GitHub<C>>> {
+    pub(crate) async fn client(&self) -> Result<Rc<GitHub<C>>> {
         let refused = self.client.borrow().as_ref().is_some_and(|client| client.key_refused());
         let settings = match refused {
             true => self.configuration.reread().await?,

@@ -10,7 +10,7 @@ use crate::address::{self, segment};
 use crate::app::Whose;
 use crate::pool::{Chosen, Pool, Resource};
 use crate::reply::Permission;
-use crate::transport::{Lost, Reply};
+use crate::transport::{Carried, Lost, Reply};
 use crate::wire::{Runner, RunnerPage};
 
 /// Share of every App's hourly quota, in per cent, that the janitor leaves alone: registrations that stay for
@@ -57,7 +57,7 @@ impl<C: Clock> JanitorGitHub<C> {
         method: &Method,
         path: &str,
     ) -> Result<Reply> {
-        let sent = self.pool.send(session.0, whose(part), method, path, None).await?;
+        let sent = self.pool.send(session.0, whose(part), method, path, Carried::Nothing).await?;
         sent.map_err(|Lost(why)| Error::Transient(why))
     }
 

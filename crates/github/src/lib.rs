@@ -5,6 +5,7 @@
 
 mod address;
 mod app;
+mod backlog;
 mod configured;
 mod janitor;
 mod pool;
@@ -32,12 +33,12 @@ use ostler_core::ports::{Clock, Forge, ForgeJob, Jit, Place, Refusal, Registered
 use ostler_core::secret::Secret;
 use ostler_core::time::Timestamp;
 use ostler_core::{Error, Result};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::address::segment;
 use crate::pool::Pool;
 use crate::reply::{Permission, refusal};
-use crate::transport::{Lost, Reply};
+use crate::transport::{Carried, Lost, Reply};
 use crate::wire::{Account, DeploymentStatus, Groups, Job, Jobs, Runner, Runners};
 
 /// Entries of a page, GitHub's most.
@@ -177,7 +178,7 @@ impl<C: Clock> GitHub<C> {
         place: &Place,
         method: Method,
         tail: &str,
-        body: Option<&Value>,
+        carried: Carried<'_>,
     ) -> Result<(Level, std::result::Result<Reply, Lost>)> {
         let at = &place.repository;
         let (owner, name) = (segment(&at.owner)?, segment(&at.name)?);
@@ -188,7 +189,7 @@ impl<C: Clock> GitHub<C> {
                 Level::Repository => format!("/repos/{owner}/{name}"),
             };
             let path = format!("{base}/actions/runners{tail}");
-            let sent = self.pool.call(at.into(), &method, &path, body).await?;
+            let sent = self.pool.call(at.into(), &method, &path, carried).await?;
             if let Ok(reply) = &sent
                 && level == Level::Organization
             {
@@ -369,7 +370,8 @@ impl<C: Clock> Forge for GitHub<C> {
 
     async fn runner(&self, place: &Place, id: i64) -> Result<Option<Registered>> {
         let what = format!("look up runner {id} for {}", place.repository);
-        let (level, sent) = self.about_runners(place, Method::GET, &format!("/{id}"), None).await?;
+        let (level, sent) =
+            self.about_runners(place, Method::GET, &format!("/{id}"), Carried::Nothing).await?;
         let reply = sent.map_err(|Lost(why)| Error::Transient(why))?;
         match reply.status {
             404 => Ok(None),
@@ -390,7 +392,8 @@ impl<C: Clock> Forge for GitHub<C> {
         while let Some(page) = pages.next(&what)? {
             // Servers that don't know `name` list all runners; so the names are compared here.
             let tail = format!("?name={name}&per_page={PAGE}&page={page}");
-            let (level, sent) = self.about_runners(place, Method::GET, &tail, None).await?;
+            let (level, sent) =
+                self.about_runners(place, Method::GET, &tail, Carried::Nothing).await?;
             let reply = sent.map_err(|Lost(why)| Error::Transient(why))?;
             if !reply.is_success() {
                 return Err(reply.error(&what, level.permission(), self.now()));
@@ -427,8 +430,9 @@ impl<C: Clock> Forge for GitHub<C> {
             "labels": labels.iter().collect::<Vec<_>>(),
             "work_folder": "_work",
         });
-        let sent =
-            self.about_runners(place, Method::POST, "/generate-jitconfig", Some(&body)).await;
+        let sent = self
+            .about_runners(place, Method::POST, "/generate-jitconfig", Carried::Json(&body))
+            .await;
         let (level, sent) = sent.map_err(refusal)?;
         let reply = sent.map_err(|Lost(why)| Refusal::Ambiguous(why))?;
         let answer = reply.registration(&what, group, level.permission(), self.now());
@@ -442,7 +446,7 @@ impl<C: Clock> Forge for GitHub<C> {
     async fn remove_runner(&self, place: &Place, id: i64) -> Result<Removal> {
         let what = format!("remove runner {id} for {}", place.repository);
         let (level, sent) =
-            self.about_runners(place, Method::DELETE, &format!("/{id}"), None).await?;
+            self.about_runners(place, Method::DELETE, &format!("/{id}"), Carried::Nothing).await?;
         let reply = sent.map_err(|Lost(why)| Error::Transient(why))?;
         match reply.status {
             404 => Ok(Removal::Gone),

@@ -15,10 +15,9 @@ use ostler_core::apps::AppCredential;
 use ostler_core::ports::Clock;
 use ostler_core::time::Timestamp;
 use ostler_core::{Error, Result};
-use serde_json::Value;
 
 use crate::app::{App, Users, Whose};
-use crate::transport::{Lost, Reply, Transport};
+use crate::transport::{Carried, Lost, Reply, Transport};
 
 /// How long an App that was refused or limited is passed over while there is another one.
 const COOLDOWN: Duration = Duration::from_secs(60);
@@ -306,7 +305,7 @@ impl<C: Clock> Pool<C> {
         whose: Whose<'_>,
         method: &Method,
         path: &str,
-        body: Option<&Value>,
+        carried: Carried<'_>,
     ) -> Result<std::result::Result<Reply, Lost>> {
         let member = &self.members[index];
         let points = if method == Method::GET { 1.0 } else { 5.0 };
@@ -314,7 +313,7 @@ impl<C: Clock> Pool<C> {
         if !wait.is_zero() {
             tokio::time::sleep(self.clock.real(wait)).await;
         }
-        let sent = member.app.call(self.seen_by(index, whose), method, path, body).await;
+        let sent = member.app.call(self.seen_by(index, whose), method, path, carried).await;
         if let Ok(Ok(reply)) = &sent {
             member.standing().note(reply, Resource::of(path), self.now());
         }
@@ -328,13 +327,13 @@ impl<C: Clock> Pool<C> {
         whose: Whose<'_>,
         method: &Method,
         path: &str,
-        body: Option<&Value>,
+        carried: Carried<'_>,
     ) -> Result<std::result::Result<Reply, Lost>> {
         let resource = Resource::of(path);
         let mut others = self.members.len();
         loop {
             let chosen = self.choose(whose, resource).await?;
-            let sent = self.send(chosen, whose, method, path, body).await?;
+            let sent = self.send(chosen, whose, method, path, carried).await?;
             others = others.saturating_sub(1);
             let limited = sent.as_ref().is_ok_and(|reply| reply.limit(self.now()).is_some());
             let none_tried = vec![false; self.members.len()];
@@ -346,8 +345,23 @@ impl<C: Clock> Pool<C> {
 
     /// As [`Self::call`] for a GET: without an answer nothing is known, and it may be asked again.
     pub async fn get(&self, whose: Whose<'_>, path: &str) -> Result<Reply> {
-        let sent = self.call(whose, &Method::GET, path, None).await?;
+        let sent = self.call(whose, &Method::GET, path, Carried::Nothing).await?;
         sent.map_err(|Lost(why)| Error::Transient(why))
+    }
+
+    /// One call about what belongs to the first App itself: it is the one whose webhooks come.
+    pub async fn as_first_app(&self, method: Method, path: &str) -> Result<Reply> {
+        let now = self.now();
+        let Some(first) = self.members.first() else {
+            return Err(Error::Permanent("there is no App".into()));
+        };
+        let reply = first.app.as_app(method, path).await?;
+        match reply.limit(now) {
+            Some(after) => {
+                Err(Error::Later { after, reason: format!("{path}: {}", reply.words()) })
+            }
+            None => Ok(reply),
+        }
     }
 
     /// Whether an App is installed for that very repository; `false` only if GitHub says so to each.

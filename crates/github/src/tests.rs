@@ -13,11 +13,13 @@ use base64::Engine;
 use octocrab::jsonwebtoken::{Algorithm, DecodingKey, Validation, decode};
 use ostler_core::config::Settings;
 use ostler_core::ports::{Configuration, JobStatus};
+use serde_json::Value;
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::transport::{Times, Transport};
+use crate::transport::{Carried, Times, Transport};
 
+mod backlog;
 mod janitor;
 mod pool;
 
@@ -69,6 +71,8 @@ struct Call {
     what: String,
     query: String,
     bearer: String,
+    /// `If-None-Match`.
+    tag: Option<String>,
     body: Value,
 }
 
@@ -135,6 +139,7 @@ async fn serve(State(server): State<Server>, request: Request) -> Response<Body>
         what: what.clone(),
         query: request.uri().query().unwrap_or_default().to_owned(),
         bearer: request.headers()["authorization"].to_str().unwrap().replace("Bearer ", ""),
+        tag: request.headers().get("if-none-match").map(|tag| tag.to_str().unwrap().to_owned()),
         body: Value::Null,
     };
     let caller = app_of(&call.bearer).map_or(call.bearer.clone(), |app| format!("app {app}"));
@@ -570,7 +575,7 @@ async fn gh_09_a_server_that_never_answers_is_given_up() {
     let short = Duration::from_millis(50);
     for (read, total) in [(short, short * 100), (short * 100, short)] {
         let transport = Transport::with(base.clone(), Times { connect: short * 10, read, total });
-        let sent = transport.send(Method::GET, "/x", &Secret::new("TOKEN"), None).await;
+        let sent = transport.send(Method::GET, "/x", &Secret::new("TOKEN"), Carried::Nothing).await;
         let Err(Lost(why)) = sent else { panic!("{sent:?}") };
         assert!(why.contains("/x") && !why.contains("TOKEN"), "{why}");
     }

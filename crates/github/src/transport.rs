@@ -45,6 +45,18 @@ pub struct Reply {
 #[derive(Debug)]
 pub struct Lost(pub String);
 
+/// What a request carries besides its address.
+#[derive(Clone, Copy, Debug)]
+pub enum Carried<'a> {
+    /// Nothing.
+    Nothing,
+    /// A body.
+    Json(&'a Value),
+    /// The tag of an answer that is known: GitHub answers 304 while it is still the same, and does not count
+    /// that against the quota (docs.github.com, "Best practices for using the REST API").
+    Unless(&'a str),
+}
+
 /// Sends requests to one API address.
 pub struct Transport {
     base: String,
@@ -79,7 +91,7 @@ impl Transport {
         method: Method,
         path: &str,
         bearer: &Secret,
-        body: Option<&Value>,
+        carried: Carried<'_>,
     ) -> Result<Reply, Lost> {
         let what = format!("{method} {}{path}", self.base);
         let lost = |why: &dyn StdError| Lost(format!("{what}: {}", causes(why)));
@@ -88,10 +100,17 @@ impl Transport {
             .client()
             .and_then(|client| client.user_access_token(SecretString::from(bearer.expose())))
             .map_err(|error| lost(&error))?;
-        let request = request::Builder::new()
+        let mut request = request::Builder::new()
             .method(method)
             .uri(path)
             .header(header::ACCEPT, "application/vnd.github+json");
+        let body = match carried {
+            Carried::Json(body) => Some(body),
+            Carried::Nothing | Carried::Unless(_) => None,
+        };
+        if let Carried::Unless(tag) = carried {
+            request = request.header(header::IF_NONE_MATCH, tag);
+        }
         let request = client.build_request(request, body).map_err(|error| lost(&error))?;
         let exchange = async {
             let response = client.execute(request).await.map_err(|error| lost(&error))?;

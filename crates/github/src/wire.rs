@@ -4,6 +4,7 @@
 use ostler_core::janitor::{Listed, Registration};
 use ostler_core::labels::Labels;
 use ostler_core::ports::{ForgeJob, JobStatus, Registered};
+use ostler_core::reconciler::Delivered;
 use ostler_core::time::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -148,6 +149,58 @@ pub struct ListedJob {
     pub id: Option<i64>,
     #[serde(flatten)]
     pub job: Job,
+}
+
+/// `GET …/actions/runs`.
+#[derive(Debug, Deserialize)]
+pub struct Runs {
+    pub total_count: Option<u64>,
+    pub workflow_runs: Vec<Run>,
+}
+
+/// A run in a list.
+#[derive(Debug, Deserialize)]
+pub struct Run {
+    pub id: Option<i64>,
+    pub repository: Option<RunRepository>,
+}
+
+/// The repository of a run.
+#[derive(Debug, Deserialize)]
+pub struct RunRepository {
+    pub private: Option<bool>,
+}
+
+/// `GET …/actions/runs/{id}/jobs`, each job as it is.
+#[derive(Debug, Deserialize)]
+pub struct RawJobs {
+    pub total_count: Option<u64>,
+    pub jobs: Vec<Value>,
+}
+
+/// An entry of `GET /app/hook/deliveries`. Ids are 64-bit.
+#[derive(Debug, Deserialize)]
+pub struct HookDelivery {
+    pub id: Option<u64>,
+    pub guid: Option<String>,
+    pub delivered_at: Option<String>,
+    pub redelivery: Option<bool>,
+    pub status_code: Option<i64>,
+    pub event: Option<String>,
+}
+
+impl HookDelivery {
+    /// As the domain sees it; `None` without what it is known by.
+    pub fn known(self) -> Option<Delivered> {
+        Some(Delivered {
+            id: self.id?,
+            guid: self.guid.filter(|guid| (1..=64).contains(&guid.len()))?,
+            at: self.delivered_at.as_deref().and_then(Timestamp::parse)?,
+            ok: self.status_code.is_some_and(|code| (200..300).contains(&code)),
+            again: self.redelivery.unwrap_or(false),
+            of_job: self.event.as_deref() == Some("workflow_job"),
+        })
+    }
 }
 
 impl Job {

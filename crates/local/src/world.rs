@@ -38,6 +38,8 @@ const TEMPLATE_BYTES_MAX: u64 = 51_200;
 const FUNCTIONS: [&str; 3] = ["webhook", "orchestrator", "stolen-runner"];
 /// The one that has a stack to itself.
 const REAPER: &str = "reaper";
+/// Those of the recovery stack.
+const RECOVERY: [&str; 2] = ["reconciler", "instance-events"];
 /// The install's name.
 const OWNER: &str = "local";
 /// The one that needs none of the others.
@@ -59,6 +61,8 @@ const JANITOR_STACK: &str = "ostler-janitor";
 const JANITOR_SCHEDULE: (&str, &str) = ("rate(10 minutes)", "600");
 /// What names of runners are made with.
 const NAME_KEY_PARAMETER: &str = "/ostler/control/name-key";
+/// The recovery stack; its functions are named by it.
+pub const RECOVERY_STACK: &str = "ostler-recovery";
 /// Images of the world: SSM parameter, AMI id, architecture.
 const IMAGES: [(&str, &str, &str); 2] = [
     ("/ostler/images/ubuntu-x64", "ami-00000000000000064", "x86_64"),
@@ -447,6 +451,22 @@ impl World {
             ("SchedulePeriodSeconds", seconds),
         ];
         self.deploy_janitor(JANITOR_STACK, &own).await
+    }
+
+    /// Deploys the recovery stack, which belongs to the control plane's.
+    pub async fn deploy_recovery(&self) -> anyhow::Result<()> {
+        let code = self.put_code(&RECOVERY).await?;
+        let (ledger, machine) = (self.output("LedgerTableName")?, self.output("StateMachineArn")?);
+        let parameters = [
+            ("Owner", OWNER),
+            ("LedgerTableName", ledger.as_str()),
+            ("StateMachineArn", &machine),
+            ("CodeBucket", BUCKET),
+            ("CodePrefix", &code),
+            ("Architecture", "x86_64"),
+        ];
+        self.deploy(RECOVERY_STACK, &self.config.root.join("infra/recovery.yaml"), &parameters)
+            .await
     }
 
     /// Deploys the reaper's stack. `more` are parameters beside those that it needs, or in their place.

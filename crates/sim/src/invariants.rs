@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use ostler_core::config::Settings;
+use ostler_core::labels::Labels;
 use ostler_core::names::{Lineage, MAX_REPLACEMENTS};
 use ostler_core::ports::Ran;
 use serde_json::Value;
@@ -41,6 +43,7 @@ pub(crate) fn one_runner_each(history: &mut Simulation) {
             if execution.status == Status::Running
                 && record.ran == Ran::Unknown
                 && record.ended_at.is_none()
+                && record.interrupted_at.is_none()
                 && let Some(job) = execution.job()
             {
                 available.entry(job).or_default().push(name.clone());
@@ -90,9 +93,25 @@ pub fn accepted(state: &State) -> Vec<u64> {
     jobs
 }
 
-/// I2: no job waits for ever, nor longer than it may.
+/// Jobs that a tier would take, of repositories that were active, and that wait at GitHub: what a reconciler
+/// has to find.
+pub fn waiting_jobs(state: &State) -> impl Iterator<Item = &Job> {
+    let settings = Settings::from_parameters(&state.parameters);
+    state
+        .github
+        .all_jobs()
+        .filter(|job| job.status == JobStatus::Queued)
+        .filter(move |job| settings.may_serve(&Labels::new(&job.labels)))
+        .filter(|job| state.ledger.repositories.contains_key(&job.repository.to_lowercase()))
+}
+
+/// I2: no job waits for ever, nor longer than it may. With a reconciler that holds for all jobs of ours in active
+/// repositories, whether anything was ever started for them or not.
 fn waiting(history: &Simulation, state: &State, allowance: Allowance, found: &mut Vec<String>) {
-    let accepted = accepted(state);
+    let mut accepted = accepted(state);
+    if history.reconciles {
+        accepted.extend(waiting_jobs(state).map(|job| job.id));
+    }
     for job in state.github.all_jobs().filter(|job| accepted.contains(&job.id)) {
         let (id, status) = (job.id, job.status);
         match (status, job.started_at) {
@@ -102,7 +121,7 @@ fn waiting(history: &Simulation, state: &State, allowance: Allowance, found: &mu
                     found.push(format!("I2: job {id} waited for {waited:?}"));
                 }
             }
-            (JobStatus::Queued, None) if used_up(history, state, id) => {}
+            (JobStatus::Queued, None) if !history.reconciles && used_up(history, state, id) => {}
             (JobStatus::Queued, None) => found.push(format!("I2: job {id} waits for ever")),
             (JobStatus::Completed, None) if !history.cancelled.contains(&id) => {
                 found.push(format!("I2: job {id} was never served"));

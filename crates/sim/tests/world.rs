@@ -89,7 +89,7 @@ fn a_look_at_an_execution_may_not_know_its_latest_change() {
 fn an_item_past_its_time_is_there_and_counts_for_nothing() {
     let world = World::new(1);
     let until = world.now() + hours(1);
-    run(&world, world.record_job("widgets-7-abc", &input(7), until)).unwrap();
+    run(&world, world.record_job("widgets-7-abc", &input(7), until, until)).unwrap();
     run(&world, world.account("widgets-7-abc", &Ran::Taken, until, until)).unwrap();
     let jit = Jit { runner_id: 1, config: Secret::new("s") };
     run(&world, world.put("i-1", &jit, until)).unwrap();
@@ -101,7 +101,7 @@ fn an_item_past_its_time_is_there_and_counts_for_nothing() {
     assert!(!run(&world, world.lies("i-1")).unwrap());
     assert!(!run(&world, world.withdraw("i-1")).unwrap());
     let anew = world.now() + hours(1);
-    let record = run(&world, world.record_job("widgets-7-abc-r1", &input(7), anew)).unwrap();
+    let record = run(&world, world.record_job("widgets-7-abc-r1", &input(7), anew, anew)).unwrap();
     assert_eq!(record.runner_name.as_deref(), Some("widgets-7-abc-r1"));
 }
 
@@ -112,7 +112,7 @@ fn conditions_let_a_job_s_runner_move_forward_only_and_a_proved_job_stay() {
     for (name, latest) in
         [("w-7-abc-r1", "w-7-abc-r1"), ("w-7-abc", "w-7-abc-r1"), ("w-7-abc-q1", "w-7-abc-q1")]
     {
-        let record = run(&world, world.record_job(name, &input(7), until)).unwrap();
+        let record = run(&world, world.record_job(name, &input(7), until, until)).unwrap();
         assert_eq!(record.runner_name.as_deref(), Some(latest), "{name}");
     }
     let job = Ran::Job { id: JobId(9), repository: None };
@@ -120,7 +120,7 @@ fn conditions_let_a_job_s_runner_move_forward_only_and_a_proved_job_stay() {
         assert_eq!(&run(&world, world.account("w-7-abc", ran, until, until)).unwrap().ran, known);
     }
     run(&world, world.cancel_job(JobId(8), until, until)).unwrap();
-    let record = run(&world, world.record_job("w-8-abc", &input(8), until)).unwrap();
+    let record = run(&world, world.record_job("w-8-abc", &input(8), until, until)).unwrap();
     assert_eq!(record.cancelled_at, Some(until));
 }
 

@@ -98,11 +98,15 @@ impl Context for Here<'_> {
 impl RunnerContext for Here<'_> {
     type Fleet = Ec2Fleet<SystemClock>;
     type Handoff = DynamoHandoff;
+    type Gate = DynamoLedger<SystemClock>;
     fn fleet(&self) -> &Self::Fleet {
         &self.runners.fleet
     }
     fn handoff(&self) -> &Self::Handoff {
         &self.runners.handoff
+    }
+    fn gate(&self) -> &Self::Gate {
+        &self.orchestrator.ledger
     }
 }
 

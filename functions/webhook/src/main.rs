@@ -6,7 +6,7 @@ use std::rc::Rc;
 use ostler_aws::{
     DynamoLedger, LambdaSelector, Patience, SqsReports, SsmConfiguration, StepFunctions,
 };
-use ostler_core::ports::{Clock, Context, ReportContext, Telemetry, WebhookContext};
+use ostler_core::ports::{AcceptContext, Clock, Context, ReportContext, Telemetry};
 use ostler_core::{Result, webhook};
 use ostler_github::ConfiguredGitHub;
 use ostler_lambda::{Emf, Environment, Invocation, SystemClock};
@@ -66,7 +66,7 @@ impl ReportContext for Webhook {
     }
 }
 
-impl WebhookContext for Webhook {
+impl AcceptContext for Webhook {
     type Selector = LambdaSelector;
     fn selector(&self) -> &Self::Selector {
         &self.selector

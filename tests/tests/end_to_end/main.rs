@@ -18,5 +18,6 @@ mod permissions;
 mod accounts;
 mod faults;
 mod hops;
+mod recovery;
 mod rig;
 mod stack;

@@ -114,6 +114,7 @@ fn every_statement_could_match_by_the_service_authorization_data() {
                 ),
             ],
         ),
+        ("infra/recovery.yaml", &crate::recovery::OF_CONTROL),
     ] {
         let template = template(name);
         let mut stack = stack(&template);
@@ -502,6 +503,7 @@ fn r07_r32_no_role_is_wider_than_it_must_be() {
         ("infra/byoc-role.yaml", &["RunnerComputeRole", "RunnerRole"]),
         ("infra/reaper.yaml", &["Role"]),
         ("infra/accounts.yaml", &["DestinationRole", "ReportsRole"]),
+        ("infra/recovery.yaml", &["InstanceRole", "ReconcilerRole"]),
     ] {
         let template = template(name);
         let stack = stack(&template);
@@ -603,6 +605,8 @@ fn each_role_trusts_one_service() {
         ("infra/byoc-role.yaml", "RunnerRole", "ec2"),
         ("infra/reaper.yaml", "Role", "lambda"),
         ("infra/accounts.yaml", "DestinationRole", "logs"),
+        ("infra/recovery.yaml", "InstanceRole", "lambda"),
+        ("infra/recovery.yaml", "ReconcilerRole", "lambda"),
     ] {
         let template = template(name);
         let trust =

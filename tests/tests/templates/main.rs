@@ -11,5 +11,6 @@ mod janitor;
 mod network;
 mod policy;
 mod reaper;
+mod recovery;
 mod state_machine;
 mod template;

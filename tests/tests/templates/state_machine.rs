@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use ostler_core::error::ERROR_TYPES;
+use ostler_core::runner::LONGEST_SLOT_WAIT;
 use serde_json::{Value, json};
 
 use crate::template::{Stack, template};
@@ -448,6 +449,30 @@ fn the_history_of_the_longest_execution_fits() {
         "{} events, {laps} laps, {checked} checks",
         loops.events
     );
+
+    // A day of waiting for one of the tier's places: shorter waits, without a machine.
+    let mut dice = Dice(1);
+    let mut slot_laps = |_| {
+        let (mut laps, mut elapsed) = (0, 0.0);
+        while elapsed < QUEUED_SECONDS_MAX as f64 {
+            elapsed += LONGEST_SLOT_WAIT.as_secs_f64() * (1.0 + dice.roll()) / 2.0;
+            laps += 1;
+        }
+        laps
+    };
+    let laps = (0..1000).map(&mut slot_laps).max().unwrap();
+    let mut launch = vec![answer("later"); laps];
+    launch.push(answer("register"));
+    let waits = run(
+        &definition,
+        [
+            ("launch", launch),
+            ("register", vec![answer("wait")]),
+            ("check", checks(checked)),
+            ("cleanup", vec![]),
+        ],
+    );
+    assert!(waits.events < HISTORY_EVENTS_MAX, "{} events, {laps} laps", waits.events);
 
     // All of that although a day and five days of retries leave no time for it: still far from 25,000.
     let retried = worst(&|state| {

@@ -304,11 +304,17 @@ fn alive(
     }
     state.busy_at = None;
     let idle_since = *state.idle_at.get_or_insert(now);
-    let over = match state.online_at {
-        Some(online) => now.since(online) >= idle,
-        None => boot_over,
-    };
+    let not_needed = cancelled(seen);
+    let over = not_needed
+        || match state.online_at {
+            Some(online) => now.since(online) >= idle,
+            None => boot_over,
+        };
     match (over && now.since(idle_since) >= READINGS_APART, state.online_at) {
+        (true, Some(_)) if not_needed => {
+            reached("check: idle, and its job was cancelled");
+            Verdict::Deregister
+        }
         (true, Some(_)) => {
             reached("check: idle for too long");
             Verdict::Deregister
@@ -381,6 +387,11 @@ fn own_job(runner: &str, own: Option<JobId>, seen: &Seen) -> Option<Verdict> {
         Some(Some(job)) if job.runner_name.as_deref() == Some(runner) => Some(Verdict::Account),
         Some(_) => None,
     }
+}
+
+/// Whether the runner's own job was over before it ran: nothing is to come for the runner.
+fn cancelled(seen: &Seen) -> bool {
+    matches!(&seen.job, Some(Some(job)) if job.status == JobStatus::Completed && job.runner_name.is_none())
 }
 
 /// The wait until the next check, in seconds: by schedule, or until the next deadline.

@@ -12,7 +12,7 @@ use crate::config::Settings;
 use crate::debts::{Debts, Judgement};
 use crate::error::{Error, Result};
 use crate::ports::{
-    Clock, Fleet, Forge, ForgeJob, Handoff, Instance, InstanceState, JobStatus, Ledger, Ran,
+    Clock, Fleet, Forge, ForgeJob, Gate, Handoff, Instance, InstanceState, JobStatus, Ledger, Ran,
     Removal, RunnerContext, RunnerRecord, Telemetry,
 };
 use crate::reach::reached;
@@ -85,6 +85,9 @@ pub(super) async fn cleanup<C: RunnerContext>(
         }
         ended = ended.and(context.handoff().withdraw(&instance.id).await.map(drop));
     }
+    if ended.is_ok() && !spared && may_have_slot(settings, event) {
+        ended = context.gate().free_slot(&event.input.provider, runner).await.map(drop);
+    }
     let known = job.as_ref();
     let mut settled = debts.end(runner, &event.input, &record, known).await;
     ended?;
@@ -133,6 +136,13 @@ pub(super) async fn cleanup<C: RunnerContext>(
     }
     info!(runner, reason = event.state.reason, "cleaned up");
     Ok(RunState { next: Next::Done, wait_seconds: 0, ..event.state.clone() })
+}
+
+/// Whether the runner may have a place among its tier's `max_runners`: from outside only the tier can tell.
+fn may_have_slot(settings: &Settings, event: &StepEvent) -> bool {
+    let bounded =
+        settings.tiers.get(&event.input.provider).is_some_and(|it| it.max_runners.is_some());
+    event.state.slot || (bounded && event.outcome != Outcome::Regular)
 }
 
 /// All instances that the runner may have: those tagged with it, and the one that was launched (the list

@@ -7,12 +7,14 @@ use tracing::{error, info, warn};
 use crate::config::{Market, Settings, Tier};
 use crate::debts::Debts;
 use crate::error::Result;
-use crate::names::fingerprint;
+use crate::instances::strike;
+use crate::names::{Lineage, fingerprint};
 use crate::ports::{
-    Clock, Context, Fleet, Forge, InstanceState, JobRecord, JobStatus, Launch, LaunchOrder, Ledger,
-    RunnerContext, Shortage, Telemetry,
+    Clock, Context, Fleet, Forge, Gate, InstanceState, JobRecord, JobStatus, Launch, LaunchOrder,
+    Ledger, RunnerContext, Shortage, Slot, Telemetry,
 };
 use crate::reach::reached;
+use crate::reconciler::{self, ACTIVE};
 use crate::runner::register::{block_keys, place};
 use crate::runner::state::LONGEST_WAIT;
 use crate::runner::{Next, RunState, StepEvent};
@@ -37,6 +39,26 @@ const RECORD_TRIES: u32 = 3;
 /// to know what is new, and than functions keep the configuration.
 const SHORT_WAITS: u32 = 4;
 
+/// From the moment a place is taken until its machine is bought and listed, at the latest: the function's time-out. A
+/// runner that had a machine before may get another in this time.
+const BOUGHT_WITHIN: Duration = Duration::from_secs(60);
+
+/// The same where EC2 lists none of the runner's machines: its list lags (EC2 guide, "Eventual consistency").
+const LISTED_WITHIN: Duration = Duration::from_secs(300);
+
+/// Why a launch waits whose tier has its `max_runners`.
+const NO_PLACE: &str = "MaxRunners";
+
+/// Between two registrations by one App. Each costs 5 points, of 900 a minute for one endpoint (docs.github.com,
+/// "About secondary rate limits"): two thirds of them, so that those that start together fit in, and repetitions.
+const REGISTRATION_STEP: Duration = Duration::from_millis(500);
+
+/// What is not worth a wait: 30 registrations may start at one moment.
+const SHORT_OF_PACE: Duration = Duration::from_secs(15);
+
+/// A moment that was reserved is good for this long: launches that waited for capacity may all go on at once.
+const RESERVED_FOR: Duration = Duration::from_secs(60);
+
 /// Until EC2's list is sure to show an instance of an earlier call, for the case that a token was used.
 const LIST_LAG: Duration = Duration::from_secs(15);
 
@@ -56,7 +78,7 @@ pub(super) async fn launch<C: RunnerContext>(
     let (runner, input) = (event.runner.as_str(), &event.input);
     let mut state = event.state.clone();
     let now = context.clock().now();
-    let record = record(context, event, now).await;
+    let record = record(context, settings, event, now).await;
     if record.is_some_and(|record| record.cancelled_at.is_some()) {
         reached("launch: cancelled");
         info!(runner, "not launched: the job was cancelled");
@@ -84,6 +106,7 @@ pub(super) async fn launch<C: RunnerContext>(
         context.telemetry().count("LaunchUnneeded", Some(("Tier", &input.provider)), 1.0);
         return Ok(state.ended("unneeded"));
     }
+    let waited_for_place = state.reason.as_deref().is_some_and(|it| it.starts_with(NO_PLACE));
     let Some(tier) = settings.tiers.get(&input.provider) else {
         reached("launch: no such tier");
         error!(
@@ -95,27 +118,156 @@ pub(super) async fn launch<C: RunnerContext>(
         let wait = operators_time(&state, runner);
         return Ok(delayed(context, state, wait, "Configuration", "the tier does not exist"));
     };
-    if let Some(most) = tier.max_runners {
-        let live = context.fleet().live_in_tier(&tier.name).await?;
-        // One that was bought by a call whose answer was lost counts, and must be got hold of.
-        if live >= most && !has_instance(context, runner).await? {
-            reached("launch: the tier is full");
-            let wait = state.back_off(runner);
-            let reason = format!("{live} of {most} runners of the tier are there");
-            return Ok(delayed(context, state, wait, "MaxRunners", &reason));
+    if let Some(most) = tier.max_runners
+        && let Some(reason) = full(context, runner, tier, most, &mut state).await?
+    {
+        reached("launch: the tier is full");
+        let wait = state.slot_wait(runner);
+        return Ok(delayed(context, state, wait, NO_PLACE, &reason));
+    }
+    // While it waited for its place, a runner that came free may have run its job.
+    if waited_for_place && state.asked_at.is_some_and(|asked| now.since(asked) > LATE) {
+        state.asked_at = None;
+        if !still_needed(&debts, context, event, &mut state, now).await? {
+            context.gate().free_slot(&tier.name, runner).await?;
+            info!(runner, url = input.job_url, "not launched: the job was served meanwhile");
+            context.telemetry().count("LaunchUnneeded", Some(("Tier", &input.provider)), 1.0);
+            return Ok(RunState { slot: false, ..state }.ended("unneeded"));
         }
     }
-    buy(context, event, tier, state, now).await
+    if let Some(wait) = pace(context, settings, event, &mut state, now).await {
+        return Ok(delayed(context, state, wait, "Pace", "registrations are spread over time"));
+    }
+    let bought = buy(context, settings, event, tier, state, now).await?;
+    // Without a machine it keeps no place from those who can be served. A purchase whose outcome is not known
+    // keeps it.
+    let keeps = bought.instance.is_some() || bought.token_used || !bought.slot;
+    if keeps {
+        return Ok(bought);
+    }
+    context.gate().free_slot(&tier.name, runner).await?;
+    Ok(RunState { slot: false, ..bought })
+}
+
+/// Why there is no place for the runner among its tier's `most`; `None` if it has one now. The ledger counts the
+/// runners of all executions, one by one, so that no burst gets by. EC2 counts the machines that have no execution
+/// any more, and shows which places are held by runners whose machines are gone.
+async fn full<C: RunnerContext>(
+    context: &C,
+    runner: &str,
+    tier: &Tier,
+    most: u32,
+    state: &mut RunState,
+) -> Result<Option<String>> {
+    let gate = context.gate();
+    let mut slot = gate.take_slot(&tier.name, runner, most).await?;
+    let now = context.clock().now();
+    let machines = match &slot {
+        Slot::Full(holders)
+            if holders.iter().all(|(_, since)| now.since(*since) < BOUGHT_WITHIN) =>
+        {
+            vec![]
+        }
+        _ => context.fleet().in_tier(&tier.name).await?,
+    };
+    if let Slot::Full(holders) = &slot {
+        let stale = stale(holders, &machines, now);
+        for holder in &stale {
+            if gate.free_slot(&tier.name, holder).await? {
+                warn!(
+                    runner = holder,
+                    tier = tier.name,
+                    "freed the place of a runner whose machine is gone"
+                );
+                context.telemetry().count("SlotFreed", Some(("Tier", &tier.name)), 1.0);
+            }
+        }
+        if !stale.is_empty() {
+            slot = gate.take_slot(&tier.name, runner, most).await?;
+        }
+    }
+    if slot != Slot::Taken {
+        return Ok(Some(format!("all {most} places of the tier are taken")));
+    }
+    state.slot = true;
+    let live = |(_, state): &&(String, InstanceState)| *state != InstanceState::Ended;
+    // One that was bought by a call whose answer was lost counts, and must be got hold of.
+    let own = machines.iter().filter(live).any(|(name, _)| name == runner);
+    let live = machines.iter().filter(live).count();
+    if own || live < usize::try_from(most).unwrap_or(usize::MAX) {
+        return Ok(None);
+    }
+    gate.free_slot(&tier.name, runner).await?;
+    state.slot = false;
+    Ok(Some(format!("{live} of {most} runners of the tier are there")))
+}
+
+/// The holders of places whose machines are gone: EC2 shows them ended, or does not list any although it must by now.
+fn stale<'a>(
+    holders: &'a [(String, Timestamp)],
+    machines: &[(String, InstanceState)],
+    now: Timestamp,
+) -> Vec<&'a str> {
+    let gone = |(holder, since): &&(String, Timestamp)| {
+        let held = now.since(*since);
+        let mut its = machines.iter().filter(|(runner, _)| runner == holder).peekable();
+        match its.peek() {
+            None => held >= LISTED_WITHIN,
+            Some(_) => {
+                held >= BOUGHT_WITHIN && its.all(|(_, state)| *state == InstanceState::Ended)
+            }
+        }
+    };
+    holders.iter().filter(gone).map(|(holder, _)| holder.as_str()).collect()
+}
+
+/// How long to wait for the moment that is reserved for the runner's registration, if that is worth a wait. All
+/// executions share one sequence of moments for each App, so that a burst is slowed down rather than refused by
+/// GitHub. Where that can't be told, the launch goes on: GitHub's own word is minded too.
+async fn pace<C: RunnerContext>(
+    context: &C,
+    settings: &Settings,
+    event: &StepEvent,
+    state: &mut RunState,
+    now: Timestamp,
+) -> Option<Duration> {
+    let reserved = state.paced_at.filter(|at| *at + RESERVED_FOR > now);
+    let at = match reserved {
+        Some(at) => at,
+        None => {
+            let app = settings.app.as_ref()?;
+            let apps = u32::try_from(settings.additional_apps.len()).unwrap_or(u32::MAX);
+            let step = REGISTRATION_STEP / apps.saturating_add(1);
+            match context.gate().reserve(&app.app_id.to_string(), step).await {
+                Ok(at) => at,
+                Err(failure) => {
+                    warn!(runner = event.runner, %failure, "no moment could be reserved");
+                    return None;
+                }
+            }
+        }
+    };
+    state.paced_at = Some(at);
+    let wait = at.since(now);
+    (wait > SHORT_OF_PACE).then_some(wait)
 }
 
 async fn record<C: RunnerContext>(
     context: &C,
+    settings: &Settings,
     event: &StepEvent,
     now: Timestamp,
 ) -> Option<JobRecord> {
     event.input.job()?;
+    let due = reconciler::due(settings, &event.input.provider, now);
+    if event.state == RunState::default() && Lineage::parse(&event.runner).rank() == 0 {
+        let noted = context.ledger().note_repository(&event.input.repository(), now + ACTIVE).await;
+        if let Err(failure) = noted {
+            warn!(runner = event.runner, %failure, "the repository is not noted as active");
+        }
+    }
     for attempt in 1..=RECORD_TRIES {
-        match context.ledger().record_job(&event.runner, &event.input, now + JOB_KEPT).await {
+        match context.ledger().record_job(&event.runner, &event.input, due, now + JOB_KEPT).await {
             Ok(record) => return Some(record),
             Err(failure) => {
                 reached("launch: recording the job failed");
@@ -178,6 +330,7 @@ async fn still_needed<C: RunnerContext>(
 
 async fn buy<C: RunnerContext>(
     context: &C,
+    settings: &Settings,
     event: &StepEvent,
     tier: &Tier,
     mut state: RunState,
@@ -187,6 +340,7 @@ async fn buy<C: RunnerContext>(
     let markets: &[bool] = match tier.market {
         Market::OnDemand => &[false],
         Market::Spot => &[true],
+        Market::SpotThenOnDemand if spot_rests(context, tier).await => &[false],
         Market::SpotThenOnDemand => &[true, false],
     };
     let mut refusals = Vec::new();
@@ -233,6 +387,13 @@ async fn buy<C: RunnerContext>(
                 if shortage == Shortage::Throttled {
                     break;
                 }
+                if spot && shortage == Shortage::Capacity {
+                    let (gate, telemetry) = (context.gate(), context.telemetry());
+                    let counted = strike(gate, telemetry, settings, &tier.name, now).await;
+                    if let Err(failure) = counted {
+                        warn!(runner, %failure, "a failure of spot is not counted");
+                    }
+                }
             }
         }
     }
@@ -249,6 +410,15 @@ async fn buy<C: RunnerContext>(
     Ok(delayed(context, state, wait, name_of(shortage), text))
 }
 
+/// Whether the tier's spot market has failed too often lately. Where that can't be told, spot is tried.
+async fn spot_rests<C: RunnerContext>(context: &C, tier: &Tier) -> bool {
+    let open = context.gate().breaker_is_open(&tier.name).await.unwrap_or(false);
+    if open {
+        context.telemetry().count("SpotRested", Some(("Tier", &tier.name)), 1.0);
+    }
+    open
+}
+
 /// The wait for an operator: the job stays alive, so that acting within 24 h rescues it. The first waits are short.
 /// What was made a moment ago (a profile, a group, a tier) is not known everywhere at once, and looks the same.
 fn operators_time(state: &RunState, runner: &str) -> Duration {
@@ -258,11 +428,6 @@ fn operators_time(state: &RunState, runner: &str) -> Duration {
     }
     reached("launch: a mistake that an operator has to mend");
     LONGEST_WAIT
-}
-
-async fn has_instance<C: RunnerContext>(context: &C, runner: &str) -> Result<bool> {
-    let instances = context.fleet().of_runner(runner).await?;
-    Ok(instances.iter().any(|instance| instance.state != InstanceState::Ended))
 }
 
 /// Until when the reaper leaves a machine alone that is launched now, counted from the next whole hour of
@@ -336,5 +501,36 @@ const fn name_of(shortage: Shortage) -> &'static str {
         Shortage::Throttled => "Throttled",
         Shortage::Configuration => "Configuration",
         Shortage::Unknown => "Unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_stale_once_its_machine_is_gone_and_no_sooner() {
+        let now = Timestamp::from_seconds(10_000);
+        let ago = |seconds| now - Duration::from_secs(seconds);
+        let holders: Vec<(String, Timestamp)> = [
+            ("lives", 9_000),
+            ("ended", 60),
+            ("ended-just-now-and-bought-anew", 59),
+            ("two-machines", 9_000),
+            ("unlisted", 300),
+            ("not-listed-yet", 299),
+        ]
+        .map(|(name, seconds)| (name.to_owned(), ago(seconds)))
+        .into();
+        let machines = [
+            ("lives", InstanceState::Running),
+            ("ended", InstanceState::Ended),
+            ("ended-just-now-and-bought-anew", InstanceState::Ended),
+            ("two-machines", InstanceState::Ended),
+            ("two-machines", InstanceState::Pending),
+            ("another", InstanceState::Ended),
+        ]
+        .map(|(name, state)| (name.to_owned(), state));
+        assert_eq!(stale(&holders, &machines, now), ["ended", "unlisted"]);
     }
 }

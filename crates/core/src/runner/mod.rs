@@ -13,7 +13,7 @@ mod state;
 
 pub use check::{Look, Seen, Verdict, decide};
 pub use event::{Outcome, Step, StepEvent};
-pub use state::{Next, RunState};
+pub use state::{LONGEST_SLOT_WAIT, Next, RunState};
 
 use std::time::Duration;
 

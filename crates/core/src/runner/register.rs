@@ -12,7 +12,7 @@ use crate::debts::Debts;
 use crate::error::{Error, Result};
 use crate::labels::Labels;
 use crate::ports::{
-    Block, Clock, Fleet, Forge, Handoff, Jit, Ledger, Place, Refusal, Removal, RunnerContext,
+    Block, Clock, Fleet, Forge, Gate, Handoff, Jit, Ledger, Place, Refusal, Removal, RunnerContext,
     RunnerRecord, Telemetry,
 };
 use crate::reach::reached;
@@ -63,6 +63,10 @@ pub(super) async fn register<C: RunnerContext>(
     {
         return Ok(registered(&event.state, id));
     }
+    if record.runner_id.is_none() && cancelled(context, event).await? {
+        info!(runner = event.runner, "not registered: the job was cancelled");
+        return Ok(event.state.clone().ended("cancelled"));
+    }
     match request.send().await {
         Ok(jit) => request.hand_over(&jit).await,
         Err(Refusal::NameTaken) => {
@@ -84,6 +88,13 @@ pub(super) async fn register<C: RunnerContext>(
         }
         Err(refusal) => request.refused(refusal).await,
     }
+}
+
+/// Whether the job was cancelled since the launch. Asked only while nothing is registered: a runner that can
+/// have been given another job is not ended for this.
+async fn cancelled<C: RunnerContext>(context: &C, event: &StepEvent) -> Result<bool> {
+    let Some(id) = event.input.job() else { return Ok(false) };
+    Ok(context.ledger().job(id).await?.is_some_and(|job| job.cancelled_at.is_some()))
 }
 
 /// Where this runner is registered.
@@ -234,7 +245,12 @@ impl<C: RunnerContext> Request<'_, C> {
         let mut state = event.state.clone();
         state.instance = None;
         state.launched_at = None;
+        state.paced_at = None;
         state.attempt = state.attempt.saturating_add(1);
+        if state.slot {
+            context.gate().free_slot(&event.input.provider, runner).await?;
+            state.slot = false;
+        }
         let wait = delay.after + state.spread(runner);
         Ok(state.later(wait, reason))
     }

@@ -15,6 +15,10 @@ const FIRST_WAIT: Duration = Duration::from_secs(60);
 /// Longest wait between two tries.
 pub const LONGEST_WAIT: Duration = Duration::from_secs(900);
 
+/// Longest wait for a free place: each try costs three state transitions, and a history has room for a day of
+/// them.
+pub const LONGEST_SLOT_WAIT: Duration = Duration::from_secs(300);
+
 /// Shortest wait: jitter may come near zero, and a state machine that spins costs money.
 const SHORTEST_WAIT: Duration = Duration::from_secs(5);
 
@@ -56,6 +60,11 @@ pub struct RunState {
     /// When GitHub was last asked whether the launch is still needed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked_at: Option<Timestamp>,
+    /// Whether it has a place among its tier's `max_runners`.
+    pub slot: bool,
+    /// The moment that was reserved for its registration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paced_at: Option<Timestamp>,
     /// The instance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
@@ -126,6 +135,15 @@ impl RunState {
         self.waits = self.waits.saturating_add(1);
         self.reason = Some(reason.into());
         self
+    }
+
+    /// The wait for a place among the tier's `max_runners`: as the back-off, but not above five minutes, and at
+    /// least half of that. Those who wait ask at different times, so the more they are, the sooner a place that
+    /// comes free is taken.
+    pub fn slot_wait(&self, runner: &str) -> Duration {
+        let longest = FIRST_WAIT.saturating_mul(1 << self.waits.min(8)).min(LONGEST_SLOT_WAIT);
+        let share = fraction(&[runner, "slot", &self.waits.to_string()]);
+        (longest / 2 + longest.mul_f64(share / 2.0)).max(SHORTEST_WAIT)
     }
 
     /// Up to a minute by which launches that wait for the same moment are spread.

@@ -25,10 +25,14 @@ use crate::debts::{Debts, Payment};
 use crate::error::{Error, Result};
 use crate::labels::SELF_HOSTED;
 use crate::names::is_plausible;
-use crate::ports::{Clock, Configuration, Forge, Ledger, ReportQueue, Telemetry, WebhookContext};
+use crate::ports::{
+    AcceptContext, Clock, Configuration, Forge, JobRecord, Ledger, Place, Removal, ReportQueue,
+    Telemetry, WebhookContext,
+};
 use crate::reach::reached;
 use crate::report::Report;
 use crate::secret::Secret;
+use crate::supply::JobKey;
 use selection::Choice;
 
 /// A cancellation is needed as long as the job's launch may still be retried: GitHub keeps a job queued
@@ -206,8 +210,18 @@ async fn queued<C: WebhookContext>(
     settings: &Settings,
     payload: &Payload,
 ) -> Result<Answer> {
+    accept(context, settings, &Debts::new(context, settings)?, payload).await
+}
+
+/// Sees that a queued job has a runner: one is started (202), or the job has one, or is to have none. For the
+/// webhook and for the reconciler, which finds jobs whose event never came.
+pub async fn accept<C: AcceptContext>(
+    context: &C,
+    settings: &Settings,
+    debts: &Debts<'_, C>,
+    payload: &Payload,
+) -> Result<Answer> {
     let app = settings.app.as_ref().ok_or_else(|| not_set("control/app"))?;
-    let debts = Debts::new(context, settings)?;
     let choice = match choose(context, settings, app, payload).await? {
         Ok(choice) => choice,
         Err(refused) => {
@@ -269,7 +283,7 @@ async fn queued<C: WebhookContext>(
 }
 
 /// The tier for the job, or why it gets none.
-async fn choose<'a, C: WebhookContext>(
+async fn choose<'a, C: AcceptContext>(
     context: &C,
     settings: &'a Settings,
     app: &AppSettings,
@@ -315,7 +329,7 @@ async fn choose<'a, C: WebhookContext>(
 
 /// A job behind an environment is queued a second time once it is approved; the first time nothing starts.
 /// If the question fails, the runner is started: it ends as idle at worst.
-async fn waits_for_approval<C: WebhookContext>(context: &C, payload: &Payload) -> bool {
+async fn waits_for_approval<C: AcceptContext>(context: &C, payload: &Payload) -> bool {
     let Some(deployment) = payload.deployment else { return false };
     match context.forge().deployment_waits(&payload.repository, deployment).await {
         Ok(waits) => waits,
@@ -357,10 +371,43 @@ async fn completed<C: WebhookContext>(
         return Ok(Answer::new(200, "nothing to do"));
     }
     let now = context.clock().now();
-    context.ledger().cancel_job(payload.id, now, now + CANCELLATION_KEPT).await?;
+    let record = context.ledger().cancel_job(payload.id, now, now + CANCELLATION_KEPT).await?;
     reached("webhook: noted as cancelled");
     context.telemetry().count("JobCancelled", None, 1.0);
+    if record.runner_name.is_some()
+        && let Err(failure) = end_booting(context, settings, payload, record).await
+    {
+        // It ends as idle: its checks find out.
+        warn!(job = payload.id.0, %failure, "the runner of a cancelled job could not be looked after");
+    }
     Ok(Answer::new(200, "noted as cancelled"))
+}
+
+/// Takes the registration of a runner away that nobody needs any more and that was never connected: its
+/// machine ends by that. One that is connected may have been given another job, and GitHub's busy flag lags:
+/// its checks see that its job is over, and look twice.
+async fn end_booting<C: WebhookContext>(
+    context: &C,
+    settings: &Settings,
+    payload: &Payload,
+    record: JobRecord,
+) -> Result<()> {
+    let app = settings.app.as_ref().ok_or_else(|| not_set("control/app"))?;
+    let debts = Debts::new(context, settings)?;
+    let job = JobKey { id: payload.id, repo: Some(payload.repository.name.clone()) };
+    let Some(runner) = debts.supplier(&job, record).await? else { return Ok(()) };
+    // Without an id it is not registered: its next step reads that the job was cancelled.
+    let Some(id) = debts.record(&runner).await?.runner_id else { return Ok(()) };
+    let place = Place { repository: payload.repository.clone(), level: app.registration };
+    let booting = |found: &crate::ports::Registered| !found.online && !found.busy;
+    if context.forge().runner(&place, id).await?.as_ref().is_some_and(booting)
+        && context.forge().remove_runner(&place, id).await? == Removal::Removed
+    {
+        reached("webhook: a booting runner is not needed any more");
+        info!(runner, job = payload.id.0, "not needed any more: its registration was removed");
+        context.telemetry().count("CancelledRunnerEnded", None, 1.0);
+    }
+    Ok(())
 }
 
 fn not_set(parameter: &str) -> Error {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::config::{Settings, Tier};
 use crate::error::{Error, Result};
 use crate::labels::{Labels, MAX_LABEL, MAX_LABELS};
-use crate::ports::{Selector, WebhookContext};
+use crate::ports::{AcceptContext, Selector};
 use crate::webhook::Payload;
 
 /// The chosen tier, and what its runner registers.
@@ -19,7 +19,7 @@ pub struct Choice<'a> {
 }
 
 /// Asks the selector. `None`: it wants no runner. An answer that names an unknown tier is an error.
-pub async fn ask<'a, C: WebhookContext>(
+pub async fn ask<'a, C: AcceptContext>(
     context: &C,
     function: &str,
     settings: &'a Settings,

@@ -53,7 +53,7 @@ fn limited(code: u16, remaining: u64, reset_in: i64) -> Answer {
 async fn work(server: &Server, pool: &Pool<TestClock>) -> Result<String> {
     let acme = Whose::owner("Acme");
     let chosen = pool.choose(acme, Resource::Core).await?;
-    let sent = pool.send(chosen, acme, &Method::GET, "/orgs/Acme/things", None).await?;
+    let sent = pool.send(chosen, acme, &Method::GET, "/orgs/Acme/things", Carried::Nothing).await?;
     assert!(sent.is_ok());
     Ok(server.calls().last().unwrap().bearer.clone())
 }
@@ -276,7 +276,7 @@ async fn ra_17_tokens_of_apps_and_owners_are_not_mixed_up() {
             let whose = Whose::owner(owner);
             let chosen = pool.choose(whose, Resource::Core).await.unwrap();
             let path = format!("/orgs/{owner}/things");
-            let _ = pool.send(chosen, whose, &Method::GET, &path, None).await.unwrap();
+            let _ = pool.send(chosen, whose, &Method::GET, &path, Carried::Nothing).await.unwrap();
             assert_eq!(server.calls().last().unwrap().bearer, token);
         }
     }
@@ -317,7 +317,7 @@ async fn registrations_have_a_quota_of_their_own() {
         .on(LIST, [left(50)]);
     let pool = pool(&server, &[1, 2]);
     let (acme, path) = (Whose::owner("Acme"), "/orgs/Acme/actions/runners/generate-jitconfig");
-    let post = || pool.call(acme, &Method::POST, path, None);
+    let post = || pool.call(acme, &Method::POST, path, Carried::Nothing);
     assert!(post().await.unwrap().unwrap().is_success());
     assert!(post().await.unwrap().unwrap().is_success());
     let by: Vec<_> =
@@ -339,7 +339,9 @@ async fn a_secondary_limit_is_of_all_calls_of_its_app() {
     let pool = pool(&server, &[1, 2]);
     assert_eq!(work(&server, &pool).await.unwrap(), "one");
     let (acme, path) = (Whose::owner("Acme"), "/orgs/Acme/actions/runners/generate-jitconfig");
-    assert!(pool.call(acme, &Method::POST, path, None).await.unwrap().unwrap().is_success());
+    assert!(
+        pool.call(acme, &Method::POST, path, Carried::Nothing).await.unwrap().unwrap().is_success()
+    );
     assert_eq!(server.calls().last().unwrap().bearer, "two", "registrations as well");
 }
 
@@ -402,9 +404,15 @@ async fn calls_are_paced_for_each_app() {
     let acme = Whose::owner("Acme");
     let chosen = pool.choose(acme, Resource::Core).await.unwrap();
     for _ in 0..100 {
-        let _ = pool.send(chosen, acme, &Method::GET, "/orgs/Acme/things", None).await.unwrap();
+        let _ = pool
+            .send(chosen, acme, &Method::GET, "/orgs/Acme/things", Carried::Nothing)
+            .await
+            .unwrap();
     }
     assert_eq!(*clock.1.lock().unwrap(), Duration::ZERO, "a burst");
-    let _ = pool.send(chosen, acme, &Method::DELETE, "/orgs/Acme/things", None).await.unwrap();
+    let _ = pool
+        .send(chosen, acme, &Method::DELETE, "/orgs/Acme/things", Carried::Nothing)
+        .await
+        .unwrap();
     assert_eq!(*clock.1.lock().unwrap(), Duration::from_millis(750), "five points more");
 }

@@ -161,6 +161,11 @@ fn begin(scenario: &Scenario) -> Simulation {
     }
     let mut begun = Simulation::over(world);
     begun.judges_reports = scenario.judged;
+    if scenario.recovers {
+        begun.reconciles = true;
+        begun.hears_instances = true;
+        begun.redelivery = None;
+    }
     begun.fates = (0..launches)
         .map(|launch| match loss(launch) {
             Some(Loss::Then(fate)) => fate,

@@ -227,6 +227,9 @@ pub struct Scenario {
     pub overlaps: bool,
     /// Whether there is a stolen-runner handler, or only checks notice a theft.
     pub judged: bool,
+    /// Whether there is a recovery stack: a reconciler, and events of instances. Then no job of an active repository
+    /// may wait for ever.
+    pub recovers: bool,
     /// For how long GitHub's busy flag lags.
     pub busy_lag: Duration,
     /// For how long GitHub keeps a registration, busy, after its job.
@@ -368,6 +371,8 @@ impl Scenario {
             // Checks alone notice all that happens only as long as nothing keeps them from looking.
             judged: profile != Profile::Calm || rng.random_ratio(1, 2),
             busy_lag: seconds(rng.random_range(0..=40)),
+            // Every other one of each profile, where profiles take turns.
+            recovers: seed / Profile::EACH.len() as u64 % 2 == 1,
             parts,
         }
     }

@@ -60,6 +60,7 @@ pub(super) fn stage(seed: u64) -> Scenario {
         (PartId(kind, *number - 1), part)
     });
     Scenario {
+        recovers: false,
         seed,
         overlaps: true,
         judged: true,

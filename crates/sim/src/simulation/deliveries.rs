@@ -7,7 +7,9 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use flate2::Crc;
+use ostler_core::reconciler::Delivered;
 use ostler_core::secret::Secret;
+use ostler_core::time::Timestamp;
 use ostler_core::webhook;
 use rand::rngs::StdRng;
 use serde_json::{Value, json};
@@ -34,6 +36,28 @@ pub struct Answered {
 pub(super) struct Delivery {
     pub event: Rc<github::Event>,
     pub attempt: u32,
+    /// Its id in the log, once it is sent.
+    pub id: u64,
+    /// When it was sent.
+    pub at: Timestamp,
+}
+
+impl Delivery {
+    pub(super) fn new(event: Rc<github::Event>, attempt: u32) -> Self {
+        Self { event, attempt, id: 0, at: Timestamp::default() }
+    }
+
+    /// Its line in the App's log.
+    pub(super) fn line(&self, status: u16) -> Delivered {
+        Delivered {
+            id: self.id,
+            guid: self.event.guid.clone(),
+            at: self.at,
+            ok: (200..300).contains(&status),
+            again: self.attempt > 1,
+            of_job: self.event.event == "workflow_job",
+        }
+    }
 }
 
 /// Decides when the copies of an event arrive, from now; none at all if it is lost.

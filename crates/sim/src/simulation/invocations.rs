@@ -6,10 +6,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use ostler_core::error::Result;
+use ostler_core::instances::{self, Handled, InstanceEvent};
 use ostler_core::ports::Configuration;
 use ostler_core::runner::{self, StepEvent};
 use ostler_core::time::Timestamp;
-use ostler_core::{reaper, stolen, webhook};
+use ostler_core::{reaper, reconciler, stolen, webhook};
 use rand::Rng;
 use serde_json::{Value, json};
 
@@ -24,6 +25,10 @@ const ORPHAN_TRIES: u32 = 2;
 /// How often a delivery of the log is tried again.
 const LINES_TRIES: u32 = 3;
 
+/// How often an event of an instance is received, and the pause between (`infra/recovery.yaml`).
+const TOLD_TRIES: u32 = 15;
+const TOLD_PAUSE: Duration = Duration::from_secs(60);
+
 /// Messages of one batch.
 const BATCH: usize = 10;
 
@@ -35,6 +40,8 @@ const fn timeout(purpose: &Purpose) -> Duration {
         Purpose::Reports(_) | Purpose::Lines(..) => Duration::from_secs(120),
         Purpose::Others(_) => Duration::from_secs(15),
         Purpose::Sweep => Duration::from_secs(300),
+        Purpose::Reconcile => Duration::from_secs(240),
+        Purpose::Told(..) => Duration::from_secs(30),
         // It ends as the one that it repeats.
         Purpose::Nobody => Duration::from_secs(60),
     }
@@ -58,6 +65,10 @@ pub(super) enum Purpose {
     Others(&'static str),
     /// The reaper's schedule.
     Sweep,
+    /// The reconciler's schedule.
+    Reconcile,
+    /// What EC2 tells of an instance, and how often that was received.
+    Told(Value, u32),
 }
 
 /// A function at work.
@@ -96,6 +107,20 @@ impl Simulation {
     ) -> Pin<Box<dyn Future<Output = Result<Value>>>> {
         let world = self.world.clone();
         match purpose {
+            Purpose::Told(_, receives) => {
+                let receives = *receives;
+                Box::pin(async move {
+                    let settings = world.settings().await?;
+                    let Some(event) = InstanceEvent::read(&event) else { return Ok(Value::Null) };
+                    let handled = instances::handle(&world, &settings, &event, receives).await?;
+                    Ok(json!(handled == Handled::Done))
+                })
+            }
+            Purpose::Reconcile => Box::pin(async move {
+                let settings = world.settings().await?;
+                reconciler::reconcile(&world, &settings, || true).await?;
+                Ok(Value::Null)
+            }),
             Purpose::Webhook(_) => {
                 Box::pin(async move { Ok(webhook::handle(&world, &event).await) })
             }
@@ -160,7 +185,14 @@ impl Simulation {
     /// An invocation is over. Without an answer the function was killed, or its answer lost.
     fn ended(&mut self, purpose: Purpose, answer: Option<Result<Value>>) {
         match purpose {
-            Purpose::Nobody | Purpose::Others(_) | Purpose::Sweep => {}
+            // The next run does the same, and more recently.
+            Purpose::Nobody | Purpose::Others(_) | Purpose::Sweep | Purpose::Reconcile => {}
+            Purpose::Told(event, receives) => {
+                if !matches!(answer, Some(Ok(Value::Bool(true)))) && receives < TOLD_TRIES {
+                    let at = self.now() + TOLD_PAUSE;
+                    self.push(at, Event::Told(event, receives + 1));
+                }
+            }
             Purpose::Webhook(delivery) => {
                 let answer = answer.and_then(Result::ok);
                 self.answered(*delivery, answer.as_ref());

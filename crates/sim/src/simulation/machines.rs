@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use ostler_core::time::Timestamp;
+use serde_json::json;
 
 use super::{Event, Simulation};
 use crate::ec2::{Happening, State};
@@ -24,6 +25,9 @@ const RENEW_PAUSE: Duration = Duration::from_secs(60);
 /// For how long a runner tries to get a session that another has
 /// (`actions/runner#1506`).
 const SESSION_PATIENCE: Duration = Duration::from_secs(240);
+
+/// From a change at EC2 to the function that is told of it.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
 
 /// What becomes of a machine, other than what EC2's own faults do to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,12 +104,35 @@ impl Simulation {
                 }
                 Happening::State(_) | Happening::SpotWarning | Happening::Boots { .. } => {}
             }
+            self.tell_of_instance(&event);
         }
         let next = self.world.state().ec2.next_event();
         if let Some(next) = next.filter(|next| self.ec2_due.is_none_or(|due| *next < due)) {
             self.ec2_due = Some(next);
             self.push(next, Event::Ec2);
         }
+    }
+
+    /// EventBridge's events of an instance, as the queue hands them over.
+    fn tell_of_instance(&mut self, event: &crate::ec2::Event) {
+        if !self.hears_instances {
+            return;
+        }
+        let (kind, detail) = match event.what {
+            Happening::State(State::ShuttingDown | State::Terminated) => (
+                "EC2 Instance State-change Notification",
+                json!({"instance-id": event.instance, "state": "shutting-down"}),
+            ),
+            Happening::SpotWarning => (
+                "EC2 Spot Instance Interruption Warning",
+                json!({"instance-id": event.instance, "instance-action": "terminate"}),
+            ),
+            _ => return,
+        };
+        let told = json!({"detail-type": kind, "source": "aws.ec2", "account": "123456789012",
+            "region": "us-east-1", "detail": detail});
+        let at = self.now() + TOLD_AFTER;
+        self.push(at, Event::Told(told, 1));
     }
 
     fn launched(&mut self, id: &str) {

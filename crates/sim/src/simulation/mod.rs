@@ -39,6 +39,9 @@ const TICK: Duration = Duration::from_secs(60);
 /// How often the report queue is asked.
 const REPORT_PAUSE: Duration = Duration::from_secs(20);
 
+/// The reconciler's period (`infra/recovery.yaml`).
+const RECONCILE_EVERY: Duration = Duration::from_secs(300);
+
 /// From the end of an execution to the rule's invocation.
 const RULE_DELAY: Duration = Duration::from_secs(2);
 
@@ -72,6 +75,10 @@ enum Event {
     Reports,
     /// The log's subscription delivers.
     Lines(Value, u32),
+    /// The reconciler's schedule.
+    Reconcile,
+    /// What EC2 tells of an instance, and how often that was received.
+    Told(Value, u32),
     /// GitHub's timers.
     Tick,
     /// The reaper looks.
@@ -96,6 +103,10 @@ pub struct Simulation {
     pub ruler: Ruler,
     /// Whether there is a stolen-runner handler: lines are queued, and reports judged.
     pub judges_reports: bool,
+    /// Whether there is a reconciler.
+    pub reconciles: bool,
+    /// Whether EC2's events of instances are heard.
+    pub hears_instances: bool,
     /// How many reports ended in the dead-letter queue.
     pub dead_reports: usize,
     /// The invocations (counted from 1) whose answers are lost on the way: each is made again.
@@ -141,6 +152,8 @@ impl Simulation {
             printer: Box::new(|_, _| vec![LINE_TIME]),
             ruler: Box::new(|_, _| vec![RULE_DELAY]),
             judges_reports: false,
+            reconciles: false,
+            hears_instances: false,
             dead_reports: 0,
             lost_answers: Vec::new(),
             repeated: Vec::new(),
@@ -161,6 +174,7 @@ impl Simulation {
         let now = new.now();
         new.push(now + TICK, Event::Tick);
         new.push(now + REPORT_PAUSE, Event::Reports);
+        new.push(now + RECONCILE_EVERY, Event::Reconcile);
         new
     }
 
@@ -232,10 +246,7 @@ impl Simulation {
     /// Sends an event (again).
     pub fn deliver(&mut self, event: &github::Event, after: Duration) {
         let at = self.now() + after;
-        self.push(
-            at,
-            Event::Deliver(Box::new(Delivery { event: Rc::new(event.clone()), attempt: 1 })),
-        );
+        self.push(at, Event::Deliver(Box::new(Delivery::new(Rc::new(event.clone()), 1))));
     }
 
     /// Something in a runner's machine prints a line to the runners' log. It is delivered by itself.
@@ -270,16 +281,23 @@ impl Simulation {
         true
     }
 
-    /// Whether nothing would ever happen again by itself. GitHub's timers and empty queues don't count.
+    /// Whether nothing would ever happen again by itself. GitHub's timers, empty queues and a reconciler to whom
+    /// nothing is due don't count.
     pub fn at_rest(&self) -> bool {
         let idle = |event: &Event| {
             matches!(
                 event,
-                Event::Tick | Event::Reports | Event::Ec2 | Event::LifeEnds(_) | Event::Sweep
+                Event::Tick
+                    | Event::Reports
+                    | Event::Reconcile
+                    | Event::Ec2
+                    | Event::LifeEnds(_)
+                    | Event::Sweep
             )
         };
         let now = self.now();
         self.running.is_empty()
+            && (!self.reconciles || self.nothing_is_due())
             && self.agenda.values().all(idle)
             && self.machines.values().all(|machine| machine.off.is_some())
             && {
@@ -289,6 +307,17 @@ impl Simulation {
                     && (!self.sweeps || state.ec2.instances().all(|it| it.state(now).is_over()))
                     && (!self.judges_reports || state.reports.counts(now) == Default::default())
             }
+    }
+
+    /// Whether the reconciler would find nothing, however often it looked.
+    fn nothing_is_due(&self) -> bool {
+        let state = self.world.state();
+        state.ledger.open.is_empty()
+            && state.ledger.failures.is_empty()
+            && state.deliveries.entries.iter().all(|(line, _)| {
+                line.ok || state.ledger.position.is_some_and(|position| line.id <= position)
+            })
+            && crate::invariants::waiting_jobs(&state).next().is_none()
     }
 
     /// The instance of a runner, the latest one.
@@ -327,6 +356,16 @@ impl Simulation {
                 self.push(at + SWEEP_PAUSE, Event::Sweep);
                 self.invoke("reaper", Purpose::Sweep, Value::Null);
             }
+            Event::Told(event, receives) => {
+                let purpose = Purpose::Told(event.clone(), receives);
+                self.invoke("instance-events", purpose, event);
+            }
+            Event::Reconcile => {
+                self.push(at + RECONCILE_EVERY, Event::Reconcile);
+                if self.reconciles {
+                    self.invoke("reconciler", Purpose::Reconcile, Value::Null);
+                }
+            }
             Event::Tick => {
                 self.push(at + TICK, Event::Tick);
                 self.world.state().github.tick(at);
@@ -344,9 +383,14 @@ impl Simulation {
             let times = (self.courier)(&event, &mut self.world.state().rng);
             let event = Rc::new(event);
             for time in times {
-                let delivery = Delivery { event: Rc::clone(&event), attempt: 1 };
+                let delivery = Delivery::new(Rc::clone(&event), 1);
                 self.push(now + time, Event::Deliver(Box::new(delivery)));
             }
+        }
+        let again = std::mem::take(&mut self.world.state().deliveries.again);
+        for event in again {
+            let delivery = Delivery::new(event, 2);
+            self.push(now + DELIVERY_TIME, Event::Deliver(Box::new(delivery)));
         }
         let mut started = false;
         loop {
@@ -360,7 +404,9 @@ impl Simulation {
         }
     }
 
-    fn deliver_now(&mut self, delivery: Delivery) {
+    fn deliver_now(&mut self, mut delivery: Delivery) {
+        delivery.at = self.now();
+        delivery.id = self.world.state().deliveries.begin();
         let secret = self.world.state().parameters.get("control/webhook-secret").cloned();
         let secret = secret.map(|secret| secret.expose().to_owned()).unwrap_or_default();
         let event = signed(&delivery.event, &secret);
@@ -372,11 +418,13 @@ impl Simulation {
         let status = u16::try_from(status).unwrap_or(502);
         let body = answer.and_then(|answer| answer["body"].as_str()).unwrap_or_default();
         self.answers.push(Answered::new(&delivery.event, status, body));
+        let line = (delivery.line(status), Rc::clone(&delivery.event));
+        self.world.state().deliveries.entries.push(line);
         if let Some(after) = self.redelivery
             && status >= 500
             && delivery.attempt <= REDELIVERIES
         {
-            let again = Delivery { attempt: delivery.attempt + 1, ..delivery };
+            let again = Delivery::new(delivery.event, delivery.attempt + 1);
             let at = self.now() + after;
             self.push(at, Event::Deliver(Box::new(again)));
         }

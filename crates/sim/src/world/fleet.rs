@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ostler_core::error::{Error, Result};
+use ostler_core::instances::Launched;
 use ostler_core::ports::{
     Fleet, Instance, InstanceState, Launch, LaunchOrder, Shortage, ec2_architecture,
 };
@@ -279,14 +280,17 @@ impl Fleet for World {
         .await
     }
 
-    async fn live_in_tier(&self, tier: &str) -> Result<u32> {
-        self.ask("Fleet.live_in_tier", |state| {
+    async fn in_tier(&self, tier: &str) -> Result<Vec<(String, InstanceState)>> {
+        self.ask("Fleet.in_tier", |state| {
             let found = state.all(&[
                 Filter::new("tag:ostler:tier", &[tier]),
                 Filter::new("tag:ostler:owner", &[OWNER]),
-                Filter::new("instance-state-name", &["pending", "running"]),
             ])?;
-            Ok(u32::try_from(found.len()).unwrap_or(u32::MAX))
+            let runner = |id: &str| {
+                let instance = state.ec2.instance(id)?;
+                instance.tags.get("ostler:runner").cloned()
+            };
+            Ok(found.into_iter().filter_map(|it| Some((runner(&it.id)?, it.state))).collect())
         })
         .await
     }
@@ -299,6 +303,26 @@ impl Fleet for World {
                 Err(fault) if fault.code == "InvalidInstanceID.NotFound" => Ok(()),
                 Err(fault) => Err(trouble(&fault)),
             }
+        })
+        .await
+    }
+}
+
+impl Launched for World {
+    async fn launched_for(&self, id: &str) -> Result<Option<(String, Instance)>> {
+        self.ask("Launched.launched_for", |state| {
+            let now = state.now;
+            let query = DescribeQuery { ids: vec![id.into()], ..DescribeQuery::default() };
+            let page = match state.ec2.describe_instances(now, &query) {
+                Ok(page) => page,
+                Err(fault) if fault.code == "InvalidInstanceID.NotFound" => return Ok(None),
+                Err(fault) => return Err(trouble(&fault)),
+            };
+            let ours = |tags: &ec2::Tags| tags.get("ostler:owner").is_some_and(|it| it == OWNER);
+            let found = page.items.first().filter(|instance| ours(&instance.tags));
+            Ok(found.and_then(|instance| {
+                Some((instance.tags.get("ostler:runner")?.clone(), shown(instance, now)))
+            }))
         })
         .await
     }

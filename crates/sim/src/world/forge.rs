@@ -22,7 +22,7 @@ const UNTOLD_WAIT: Duration = Duration::from_secs(60);
 const DEFAULT_GROUP: u64 = 1;
 
 impl State {
-    fn github<T>(
+    pub(super) fn github<T>(
         &mut self,
         caller: &Caller,
         method: &str,
@@ -34,14 +34,14 @@ impl State {
 
     /// Who asks about an owner. The installation is looked up once and its token lasts an hour, so neither
     /// is counted here.
-    fn caller(&self, owner: &str) -> Result<Caller> {
+    pub(super) fn caller(&self, owner: &str) -> Result<Caller> {
         match self.github.owner_installation(owner) {
             Ok(id) => Ok(Caller::Installation(id)),
             Err(_) => Err(Error::Permanent(format!("the App is not installed at {owner}"))),
         }
     }
 
-    fn error(&self, error: &CallError, what: &str) -> Error {
+    pub(super) fn error(&self, error: &CallError, what: &str) -> Error {
         match error {
             CallError::Lost(status) => Error::Transient(format!("{what}: no answer ({status})")),
             CallError::Api(api) => match (self.limit(api), api.status) {

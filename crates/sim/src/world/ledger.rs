@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ostler_core::error::Result;
-use ostler_core::job::{JobId, RunnerInput};
+use ostler_core::instances::SpotBreaker;
+use ostler_core::job::{JobId, Repository, RunnerInput};
 use ostler_core::names::Lineage;
-use ostler_core::ports::{Block, JobRecord, Ledger, Ran, RunnerRecord};
+use ostler_core::ports::{Block, Gate, JobRecord, Ledger, Ran, RunnerRecord, Slot};
+use ostler_core::reconciler::{ActiveRepository, FailedDelivery};
 use ostler_core::time::Timestamp;
 
 use super::{State, World};
@@ -23,6 +25,31 @@ pub struct LedgerTable {
     pub runners: BTreeMap<String, (RunnerRecord, Timestamp)>,
     /// `blocked#<owner>`, owners in lower case.
     pub blocks: BTreeMap<String, Block>,
+    /// Jobs that are open, and when they are due.
+    pub open: BTreeMap<JobId, Timestamp>,
+    /// `repo#<owner>/<name>`, in lower case.
+    pub repositories: BTreeMap<String, RepositoryItem>,
+    /// `delivery#<guid>` of those that are not settled.
+    pub failures: BTreeMap<String, FailedDelivery>,
+    /// `slots#<tier>`.
+    pub slots: BTreeMap<String, BTreeMap<String, Timestamp>>,
+    /// `breaker#<tier>`: its latest failures, and until when it is open.
+    pub breakers: BTreeMap<String, (Vec<Timestamp>, Option<Timestamp>)>,
+    /// `pace#<whose>`: the next moment that is free.
+    pub pace: BTreeMap<String, Timestamp>,
+    /// Up to where the log of deliveries was read.
+    pub position: Option<u64>,
+}
+
+/// A repository that was active.
+#[derive(Clone, Debug)]
+pub struct RepositoryItem {
+    /// What is noted of it.
+    pub record: ActiveRepository,
+    /// When it is to be looked at.
+    pub due: Timestamp,
+    /// When it may go.
+    pub expires: Timestamp,
 }
 
 impl State {
@@ -59,18 +86,42 @@ impl Ledger for World {
         &self,
         name: &str,
         input: &RunnerInput,
+        due: Timestamp,
         expires: Timestamp,
     ) -> Result<JobRecord> {
         self.ask("Ledger.record_job", |state| {
-            let record = state.job_item(JobId(input.job_id), expires);
+            let id = JobId(input.job_id);
+            let record = state.job_item(id, expires);
             let rank = |name: &str| Lineage::parse(name).rank();
             if record.runner_name.as_deref().is_none_or(|latest| rank(latest) <= rank(name)) {
                 record.runner_name = Some(name.into());
                 record.runner_labels.get_or_insert_with(|| input.registered());
                 record.owner.get_or_insert_with(|| input.owner.clone());
                 record.repo.get_or_insert_with(|| input.repo.clone());
+                let record = record.clone();
+                state.ledger.open.insert(id, due);
+                return Ok(record);
             }
             Ok(record.clone())
+        })
+        .await
+    }
+
+    async fn note_repository(&self, at: &Repository, expires: Timestamp) -> Result<()> {
+        self.ask("Ledger.note_repository", |state| {
+            let now = state.now;
+            let new = RepositoryItem {
+                record: ActiveRepository { at: at.clone(), listed_at: None, tags: [None, None] },
+                due: now,
+                expires,
+            };
+            let key = at.to_string().to_lowercase();
+            let item = state.ledger.repositories.entry(key).or_insert_with(|| new.clone());
+            if item.expires <= now {
+                *item = new;
+            }
+            item.expires = expires;
+            Ok(())
         })
         .await
     }
@@ -83,10 +134,11 @@ impl Ledger for World {
         .await
     }
 
-    async fn cancel_job(&self, id: JobId, at: Timestamp, expires: Timestamp) -> Result<()> {
+    async fn cancel_job(&self, id: JobId, at: Timestamp, expires: Timestamp) -> Result<JobRecord> {
         self.ask("Ledger.cancel_job", |state| {
-            state.job_item(id, expires).cancelled_at.get_or_insert(at);
-            Ok(())
+            let record = state.job_item(id, expires);
+            record.cancelled_at.get_or_insert(at);
+            Ok(record.clone())
         })
         .await
     }
@@ -144,6 +196,14 @@ impl Ledger for World {
         .await
     }
 
+    async fn interrupt_runner(&self, name: &str, at: Timestamp, expires: Timestamp) -> Result<()> {
+        self.ask("Ledger.interrupt_runner", |state| {
+            state.runner_item(name, expires).interrupted_at.get_or_insert(at);
+            Ok(())
+        })
+        .await
+    }
+
     async fn blocked(&self, owner: &str) -> Result<Option<Block>> {
         self.ask("Ledger.blocked", |state| {
             let block = state.ledger.blocks.get(&owner.to_lowercase());
@@ -156,6 +216,63 @@ impl Ledger for World {
         self.ask("Ledger.block", |state| {
             state.ledger.blocks.insert(owner.to_lowercase(), block.clone());
             Ok(())
+        })
+        .await
+    }
+}
+
+impl Gate for World {
+    async fn take_slot(&self, tier: &str, runner: &str, most: u32) -> Result<Slot> {
+        self.ask("Gate.take_slot", |state| {
+            let now = state.now;
+            let holders = state.ledger.slots.entry(tier.into()).or_default();
+            let room = holders.len() < usize::try_from(most).unwrap_or(usize::MAX);
+            if room || holders.contains_key(runner) {
+                holders.insert(runner.into(), now);
+                return Ok(Slot::Taken);
+            }
+            Ok(Slot::Full(holders.iter().map(|(name, since)| (name.clone(), *since)).collect()))
+        })
+        .await
+    }
+
+    async fn free_slot(&self, tier: &str, runner: &str) -> Result<bool> {
+        self.ask("Gate.free_slot", |state| {
+            let holders = state.ledger.slots.entry(tier.into()).or_default();
+            Ok(holders.remove(runner).is_some())
+        })
+        .await
+    }
+
+    async fn reserve(&self, whose: &str, step: Duration) -> Result<Timestamp> {
+        self.ask("Gate.reserve", |state| {
+            let now = state.now;
+            let next = state.ledger.pace.entry(whose.into()).or_insert(now);
+            let reserved = now.max(*next);
+            *next = reserved + step;
+            Ok(reserved)
+        })
+        .await
+    }
+
+    async fn strike(&self, tier: &str, at: Timestamp, breaker: &SpotBreaker) -> Result<bool> {
+        self.ask("Gate.strike", |state| {
+            let (failures, until) = state.ledger.breakers.entry(tier.into()).or_default();
+            failures.push(at);
+            let recent = breaker.recent(failures, at);
+            if !breaker.opens(&recent) || until.is_some_and(|until| until > at) {
+                return Ok(false);
+            }
+            (*failures, *until) = (vec![], Some(at + breaker.on_demand_for));
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn breaker_is_open(&self, tier: &str) -> Result<bool> {
+        self.ask("Gate.breaker", |state| {
+            let until = state.ledger.breakers.get(tier).and_then(|(_, until)| *until);
+            Ok(until.is_some_and(|until| until > state.now))
         })
         .await
     }

@@ -6,6 +6,7 @@
 //! that makes it is cut off there, as a Lambda that is killed. So "every call, failed in every way" is a
 //! loop over call numbers. Calls are written down with who made them, so that budgets can be asserted.
 
+mod agenda;
 mod executions;
 mod fleet;
 mod forge;
@@ -34,9 +35,10 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 
+pub use agenda::DeliveryLog;
 pub use executions::{Execution, RepeatedName, Status};
 pub use fleet::{FleetSetup, IMAGE, OWNER};
-pub use ledger::LedgerTable;
+pub use ledger::{LedgerTable, RepositoryItem};
 pub use plan::{Call, Plan, Strike};
 pub use small::HandoffItem;
 
@@ -86,6 +88,8 @@ pub struct State {
     pub reports: Queue,
     /// Of which runners the queue does not take the next reports sent in a batch, and how many.
     pub refused_reports: BTreeMap<String, u32>,
+    /// The App's log of deliveries.
+    pub deliveries: DeliveryLog,
     /// What owners are, as GitHub was asked: that is remembered.
     pub(crate) owner_kinds: BTreeMap<String, OwnerKind>,
     /// Executions by name.
@@ -187,6 +191,7 @@ impl World {
                 fleet,
                 reports: Queue::new(reports),
                 refused_reports: BTreeMap::new(),
+                deliveries: DeliveryLog::default(),
                 owner_kinds: BTreeMap::new(),
                 executions: BTreeMap::new(),
                 begun: VecDeque::new(),
@@ -421,7 +426,7 @@ impl ports::ReportContext for World {
     }
 }
 
-impl ports::WebhookContext for World {
+impl ports::AcceptContext for World {
     type Selector = Self;
     fn selector(&self) -> &Self {
         self
@@ -431,10 +436,25 @@ impl ports::WebhookContext for World {
 impl ports::RunnerContext for World {
     type Fleet = Self;
     type Handoff = Self;
+    type Gate = Self;
     fn fleet(&self) -> &Self {
         self
     }
     fn handoff(&self) -> &Self {
+        self
+    }
+    fn gate(&self) -> &Self {
+        self
+    }
+}
+
+impl ostler_core::instances::InstanceContext for World {
+    type Launched = Self;
+    type Gate = Self;
+    fn launched(&self) -> &Self {
+        self
+    }
+    fn gate(&self) -> &Self {
         self
     }
 }

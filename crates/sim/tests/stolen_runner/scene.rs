@@ -78,7 +78,10 @@ impl Scene {
         let execution = self.world.run("test", self.world.describe(runner)).unwrap().unwrap();
         let input = execution.unwrap().input.unwrap();
         let expires = self.world.state().now + Duration::from_secs(4 * 86_400);
-        self.world.run("test", self.world.record_job(runner, &input, expires)).unwrap().unwrap();
+        self.world
+            .run("test", self.world.record_job(runner, &input, expires, expires))
+            .unwrap()
+            .unwrap();
     }
 
     /// Registers a runner and brings it online; its session.

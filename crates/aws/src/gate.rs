@@ -1,0 +1,279 @@
+//! What bounds launches, in the ledger.
+//!
+//! | `pk` | attributes |
+//! | --- | --- |
+//! | `slots#<tier>` | `holders`: the runners that have a place, each with the time at which it took it, in milliseconds since 1970 |
+//! | `breaker#<tier>` | `failures`: times of the spot market's latest ones, in milliseconds since 1970; `openUntil`, in the same |
+//! | `pace#<App id>` | `nextAt`: the next moment that is free, in milliseconds since 1970 |
+//!
+//! Each call is one conditional update (of a moment that is past, two), so that any number of callers at a time
+//! get what there is and no more.
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use ostler_core::instances::SpotBreaker;
+use ostler_core::ports::{Clock, Gate, Slot};
+use ostler_core::time::Timestamp;
+use ostler_core::{Error, Result};
+
+use crate::item::{Item, Update, number};
+use crate::ledger::{DynamoLedger, Updated};
+
+/// Tries to reserve a moment: each fails only if another caller has just reserved one.
+const RESERVE_TRIES: usize = 8;
+
+/// Failures that are kept beyond those that count, before the list is cut.
+const SPARE_FAILURES: usize = 40;
+
+fn breaker_key(tier: &str) -> String {
+    format!("breaker#{tier}")
+}
+
+fn times(at: impl IntoIterator<Item = Timestamp>) -> AttributeValue {
+    AttributeValue::L(at.into_iter().map(|at| number(at.millis())).collect())
+}
+
+fn slots_key(tier: &str) -> String {
+    format!("slots#{tier}")
+}
+
+/// Whether a runner may take a place, or has one. The map has to be there for a runner to be put into it.
+const HAS_ROOM: &str = "attribute_exists(#holders) AND \
+    (size(#holders) < :most OR attribute_exists(#holders.#runner))";
+
+impl<C: Clock> Gate for DynamoLedger<C> {
+    async fn take_slot(&self, tier: &str, runner: &str, most: u32) -> Result<Slot> {
+        let key = slots_key(tier);
+        let now = number(self.clock.now().millis());
+        for _ in 0..RESERVE_TRIES {
+            let request = self
+                .client
+                .update_item()
+                .update_expression("SET #holders.#runner = :now")
+                .condition_expression(HAS_ROOM)
+                .expression_attribute_names("#holders", "holders")
+                .expression_attribute_names("#runner", runner)
+                .expression_attribute_values(":most", number(most))
+                .expression_attribute_values(":now", now.clone());
+            let known = match self.send(&key, request).await? {
+                Updated::Done(_) => return Ok(Slot::Taken),
+                Updated::Refused(Some(item)) => Item::living(item, self.clock.now()),
+                // A table that does not say what is there is asked.
+                Updated::Refused(None) => self.read(&key).await?,
+            };
+            if let Some(holders) = known.and_then(|item| item.times("holders")) {
+                return Ok(Slot::Full(holders));
+            }
+            if most == 0 {
+                return Ok(Slot::Full(vec![]));
+            }
+            let first = AttributeValue::M([(runner.to_owned(), now.clone())].into());
+            let update =
+                Update::default().set("holders", first).when("attribute_not_exists(#holders)", []);
+            if let Updated::Done(_) = self.update(&key, update).await? {
+                return Ok(Slot::Taken);
+            }
+        }
+        Err(Error::Transient(format!("{key} in the ledger changes too fast")))
+    }
+
+    async fn free_slot(&self, tier: &str, runner: &str) -> Result<bool> {
+        let request = self
+            .client
+            .update_item()
+            .update_expression("REMOVE #holders.#runner")
+            .condition_expression("attribute_exists(#holders.#runner)")
+            .expression_attribute_names("#holders", "holders")
+            .expression_attribute_names("#runner", runner);
+        Ok(matches!(self.send(&slots_key(tier), request).await?, Updated::Done(_)))
+    }
+
+    async fn reserve(&self, whose: &str, step: Duration) -> Result<Timestamp> {
+        let key = format!("pace#{whose}");
+        let step_millis = i64::try_from(step.as_millis()).unwrap_or(i64::MAX);
+        for _ in 0..RESERVE_TRIES {
+            let now = self.clock.now().millis();
+            let after = Update::default()
+                .advance("nextAt", number(step_millis))
+                .when("#nextAt > :now", [(":now", number(now))]);
+            if let Updated::Done(item) = self.update(&key, after).await? {
+                let next = item.get("nextAt").and_then(|next| next.as_n().ok()?.parse().ok());
+                let next: i64 = next.ok_or_else(|| {
+                    Error::Transient(format!("{key} in the ledger has no moment"))
+                })?;
+                return Ok(Timestamp::from_millis(next.saturating_sub(step_millis)));
+            }
+            let first = Update::default()
+                .set("nextAt", number(now.saturating_add(step_millis)))
+                .when("attribute_not_exists(#nextAt) OR #nextAt <= :now", [(":now", number(now))]);
+            if let Updated::Done(_) = self.update(&key, first).await? {
+                return Ok(Timestamp::from_millis(now));
+            }
+        }
+        Err(Error::Transient(format!("no moment could be reserved in {key}: too many at a time")))
+    }
+
+    async fn strike(&self, tier: &str, at: Timestamp, breaker: &SpotBreaker) -> Result<bool> {
+        let key = breaker_key(tier);
+        let Updated::Done(item) =
+            self.update(&key, Update::default().append("failures", times([at]))).await?
+        else {
+            return Ok(false);
+        };
+        let failures: Vec<Timestamp> = item
+            .get("failures")
+            .and_then(|failures| failures.as_l().ok())
+            .into_iter()
+            .flatten()
+            .filter_map(|at| at.as_n().ok()?.parse().ok().map(Timestamp::from_millis))
+            .collect();
+        let recent = breaker.recent(&failures, at);
+        if !breaker.opens(&recent) {
+            if failures.len() > recent.len() + SPARE_FAILURES {
+                // Whoever counted one meanwhile has lost it, which matters little at this number.
+                self.update(&key, Update::default().set("failures", times(recent))).await?;
+            }
+            return Ok(false);
+        }
+        let opened = Update::default()
+            .set("openUntil", number((at + breaker.on_demand_for).millis()))
+            .set("failures", times([]))
+            .when(
+                "attribute_not_exists(#openUntil) OR #openUntil <= :at",
+                [(":at", number(at.millis()))],
+            );
+        Ok(matches!(self.update(&key, opened).await?, Updated::Done(_)))
+    }
+
+    async fn breaker_is_open(&self, tier: &str) -> Result<bool> {
+        let item = self.read(&breaker_key(tier)).await?;
+        let until = item.and_then(|item| item.number("openUntil"));
+        Ok(until.is_some_and(|until| until > self.clock.now().millis()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::testing::{TestClock, Wire};
+
+    const NOW: &str = "2026-11-30T12:00:00Z";
+
+    fn refused() -> (u16, Value) {
+        let kind = "com.amazonaws.dynamodb.v20120810#ConditionalCheckFailedException";
+        (400, json!({"__type": kind, "message": "The conditional request failed"}))
+    }
+
+    async fn ledger(wire: &Wire) -> DynamoLedger<TestClock> {
+        DynamoLedger::new(&wire.config().await, "ledger", TestClock::at(NOW))
+    }
+
+    #[tokio::test]
+    async fn a_place_is_taken_by_a_conditional_update_and_given_back() {
+        let now = Timestamp::parse(NOW).unwrap();
+        let holders =
+            json!({"holders": {"M": {"a": {"N": now.millis().to_string()}, "x": {"S": "?"}}}});
+        let mut full = refused();
+        full.1["Item"] = holders.clone();
+        let wire = Wire::new([
+            // The first of all: there is no map yet.
+            refused(),
+            (200, json!({})),
+            (200, json!({})),
+            (200, json!({})),
+            full,
+            // A table that does not say what is there is asked.
+            refused(),
+            (200, json!({"Item": holders})),
+            (200, json!({})),
+            refused(),
+        ]);
+        let ledger = ledger(&wire).await;
+        let held = Slot::Full(vec![("a".into(), now)]);
+        assert_eq!(ledger.take_slot("small", "a", 1).await.unwrap(), Slot::Taken);
+        assert_eq!(ledger.take_slot("small", "a", 1).await.unwrap(), Slot::Taken);
+        assert_eq!(ledger.take_slot("small", "b", 1).await.unwrap(), held);
+        assert_eq!(ledger.take_slot("small", "b", 1).await.unwrap(), held);
+        assert!(ledger.free_slot("small", "a").await.unwrap());
+        assert!(!ledger.free_slot("small", "a").await.unwrap());
+        let sent = wire.requests();
+        assert_eq!(sent[0]["Key"], json!({"pk": {"S": "slots#small"}}));
+        assert_eq!(sent[0]["UpdateExpression"], "SET #holders.#runner = :now");
+        assert_eq!(sent[0]["ConditionExpression"], HAS_ROOM);
+        assert_eq!(sent[0]["ExpressionAttributeNames"]["#runner"], "a");
+        assert_eq!(sent[0]["ExpressionAttributeValues"][":most"], json!({"N": "1"}));
+        assert_eq!(sent[2]["ConditionExpression"], "attribute_not_exists(#holders)");
+        assert_eq!(sent[7]["UpdateExpression"], "REMOVE #holders.#runner");
+        assert_eq!(sent[7]["ConditionExpression"], "attribute_exists(#holders.#runner)");
+    }
+
+    #[tokio::test]
+    async fn the_third_failure_in_a_quarter_of_an_hour_opens_the_breaker_once() {
+        let now = Timestamp::parse(NOW).unwrap();
+        let failures = |minutes: &[u64]| {
+            let at = |ago: &u64| (now - Duration::from_secs(60 * ago)).millis().to_string();
+            let list: Vec<_> = minutes.iter().map(|ago| json!({"N": at(ago)})).collect();
+            (200, json!({"Attributes": {"failures": {"L": list}}}))
+        };
+        let wire = Wire::new([
+            failures(&[16, 14, 0]),
+            failures(&[14, 1, 0]),
+            (200, json!({})),
+            failures(&[14, 1, 0]),
+            refused(),
+            (200, json!({"Item": {"openUntil": {"N": (now.millis() + 1).to_string()}}})),
+            (200, json!({"Item": {"openUntil": {"N": now.millis().to_string()}}})),
+            (200, json!({})),
+        ]);
+        let ledger = ledger(&wire).await;
+        let breaker = SpotBreaker::default();
+        for opens in [false, true, false] {
+            assert_eq!(ledger.strike("small", now, &breaker).await.unwrap(), opens);
+        }
+        for open in [true, false, false] {
+            assert_eq!(ledger.breaker_is_open("small").await.unwrap(), open);
+        }
+        let sent = wire.requests();
+        assert_eq!(
+            sent[0]["UpdateExpression"],
+            "SET #failures = list_append(if_not_exists(#failures, :none), :failures)"
+        );
+        let until = (now + breaker.on_demand_for).millis().to_string();
+        assert_eq!(sent[2]["ExpressionAttributeValues"][":openUntil"], json!({ "N": until }));
+        assert_eq!(sent[2]["ExpressionAttributeValues"][":failures"], json!({"L": []}));
+    }
+
+    #[tokio::test]
+    async fn moments_follow_each_other_and_none_is_given_twice() {
+        let now = Timestamp::parse(NOW).unwrap();
+        let next = now.millis() + 5_000;
+        let wire = Wire::new([
+            // The first of all: there is no moment yet.
+            refused(),
+            (200, json!({})),
+            // Others have reserved up to five seconds ahead.
+            (200, json!({"Attributes": {"nextAt": {"N": (next + 500).to_string()}}})),
+            // Somebody was quicker, and then it is after him.
+            refused(),
+            refused(),
+            (200, json!({"Attributes": {"nextAt": {"N": (next + 1000).to_string()}}})),
+        ]);
+        let ledger = ledger(&wire).await;
+        let step = Duration::from_millis(500);
+        assert_eq!(ledger.reserve("4242", step).await.unwrap(), now);
+        assert_eq!(ledger.reserve("4242", step).await.unwrap(), Timestamp::from_millis(next));
+        let third = ledger.reserve("4242", step).await.unwrap();
+        assert_eq!(third, Timestamp::from_millis(next + 500));
+        let sent = wire.requests();
+        assert_eq!(sent[0]["Key"], json!({"pk": {"S": "pace#4242"}}));
+        assert_eq!(sent[0]["UpdateExpression"], "SET #nextAt = #nextAt + :nextAt");
+        assert_eq!(sent[0]["ConditionExpression"], "#nextAt > :now");
+        assert_eq!(
+            sent[1]["ConditionExpression"],
+            "attribute_not_exists(#nextAt) OR #nextAt <= :now"
+        );
+    }
+}

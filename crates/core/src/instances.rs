@@ -1,0 +1,384 @@
+//! Use case: what EC2 tells of instances. A runner that dies before it got a job is settled at once, rather
+//! than at its next check; one that EC2 is about to take back is no supply any more, and whoever counted on it
+//! gets another while it still lives.
+//!
+//! Nothing depends on these events: a check finds the same a little later. So they only ever bring forward what
+//! is decided by what GitHub, EC2 and the ledger say: an event alone decides nothing, and one that comes late,
+//! twice, or for a machine of another system, does nothing.
+
+use std::future::Future;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use crate::config::{Market, Settings};
+use crate::debts::Debts;
+use crate::error::{Error, Result};
+use crate::names::is_plausible;
+use crate::ports::{
+    Clock, Context, Forge, Gate, Instance, InstanceState, JobStatus, Ledger, Place, Ran, Removal,
+    RunnerRecord, Telemetry,
+};
+use crate::stolen::Record;
+
+/// EC2's reason where someone asked for the end, which then is ours or an operator's: such a runner may be launched
+/// again (API Reference, "StateReason").
+const ASKED_FOR: &str = "UserInitiatedShutdown";
+
+/// Receives after which an event is left to the runner's checks: GitHub calls a runner that is lost offline within
+/// a minute or two.
+const MAX_RECEIVES: u32 = 4;
+
+/// GitHub's busy flag lags by up to a minute: of a runner that is connected, "not busy" counts at the second receive,
+/// which comes that much later.
+const SURE_RECEIVES: u32 = 2;
+
+/// What happened to an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// It ends or has ended.
+    Ended,
+    /// EC2 takes it back in two minutes.
+    Interrupted,
+}
+
+/// An event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InstanceEvent {
+    /// `i-…`.
+    pub instance: String,
+    /// What happened to it.
+    pub what: Happening,
+}
+
+impl InstanceEvent {
+    /// Reads an event of EventBridge; `None` if it is another one, or says nothing that can be used.
+    pub fn read(event: &Value) -> Option<Self> {
+        let detail = event.get("detail")?;
+        let what = match event.get("detail-type")?.as_str()? {
+            "EC2 Spot Instance Interruption Warning" => Happening::Interrupted,
+            "EC2 Instance State-change Notification" => match detail.get("state")?.as_str()? {
+                "shutting-down" | "terminated" | "stopping" | "stopped" => Happening::Ended,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let instance = detail.get("instance-id")?.as_str()?.to_owned();
+        let digits = instance.strip_prefix("i-")?;
+        let plain = digits.len() <= 32 && digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        plain.then_some(Self { instance, what })
+    }
+}
+
+/// What an instance was launched for.
+pub trait Launched {
+    /// The runner that an instance of this install was launched for, and the instance; `None` if EC2 does not list it, or
+    /// it is another's. Repeatable.
+    fn launched_for(&self, id: &str) -> impl Future<Output = Result<Option<(String, Instance)>>>;
+}
+
+/// What this use case needs.
+pub trait InstanceContext: Context {
+    /// Machines.
+    type Launched: Launched;
+    /// Bounds of launches.
+    type Gate: Gate;
+    /// Machines.
+    fn launched(&self) -> &Self::Launched;
+    /// Bounds of launches.
+    fn gate(&self) -> &Self::Gate;
+}
+
+/// What became of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// There is nothing more to do.
+    Done,
+    /// It can't be told yet; the event is to come again.
+    NotYet,
+}
+
+/// Handles a batch of SQS records that hold events. `handle` is told the event and how often it was received; what
+/// fails, or can't be told yet, is answered so that it comes again.
+pub async fn batch(
+    event: &Value,
+    telemetry: &impl Telemetry,
+    may_begin: impl Fn() -> bool,
+    handle: impl AsyncFn(InstanceEvent, u32) -> Result<Handled>,
+) -> Result<Value> {
+    let Some(records) = event.get("Records").and_then(Value::as_array) else {
+        return Err(Error::Permanent(
+            "the event is no batch of SQS records (Records, a list)".into(),
+        ));
+    };
+    let mut again = Vec::new();
+    for record in records {
+        let record = Record::read(record)?;
+        let event = serde_json::from_str(&record.body).ok();
+        let Some(event) = event.as_ref().and_then(InstanceEvent::read) else {
+            warn!(message = record.id, "a message that is no event of an instance is dropped");
+            telemetry.count("InstanceEventUnusable", None, 1.0);
+            continue;
+        };
+        let handled = match may_begin() {
+            true => handle(event.clone(), record.receives).await,
+            false => Ok(Handled::NotYet),
+        };
+        match handled {
+            Ok(Handled::Done) => {}
+            Ok(Handled::NotYet) => again.push(record.id),
+            Err(failure) => {
+                warn!(instance = event.instance, %failure, "an instance's event comes again");
+                again.push(record.id);
+            }
+        }
+    }
+    let again: Vec<_> = again.iter().map(|id| json!({ "itemIdentifier": id })).collect();
+    Ok(json!({ "batchItemFailures": again }))
+}
+
+/// Handles one event.
+pub async fn handle<C: InstanceContext>(
+    context: &C,
+    settings: &Settings,
+    event: &InstanceEvent,
+    receives: u32,
+) -> Result<Handled> {
+    let found = context.launched().launched_for(&event.instance).await?;
+    let Some((runner, instance)) = found.filter(|(runner, _)| is_plausible(runner)) else {
+        return Ok(Handled::Done);
+    };
+    let debts = Debts::new(context, settings)?;
+    let Some(own) = debts.execution(&runner).await?.and_then(|execution| execution.input) else {
+        return Ok(Handled::Done);
+    };
+    let asked_for = instance.reason.as_deref().is_some_and(|reason| reason.contains(ASKED_FOR));
+    if event.what == Happening::Ended && (asked_for || instance.state == InstanceState::Running) {
+        return Ok(Handled::Done);
+    }
+    if event.what == Happening::Interrupted && receives == 1 {
+        interrupted(context, settings, &debts, &runner, &own.provider).await?;
+    }
+    let record = context.ledger().runner(&runner).await?;
+    if record.ended_at.is_some() || record.ran != Ran::Unknown {
+        return Ok(Handled::Done);
+    }
+    let job = match own.job() {
+        Some(id) => context.forge().job(&own.repository(), id).await?,
+        None => None,
+    };
+    if let (Some(id), Some(job)) = (own.job(), &job)
+        && job.runner_name.as_deref() == Some(&runner)
+    {
+        debts.account(&runner, id, &own.repository().to_string()).await?;
+        return Ok(Handled::Done);
+    }
+    let app = settings.app.as_ref().ok_or_else(|| {
+        Error::Permanent("control/app is not set or invalid: run the set-up (make secrets)".into())
+    })?;
+    let place = Place { repository: own.repository(), level: app.registration };
+    match registration(context, &place, &runner, &record, event.what, receives).await? {
+        Sight::RanNothing => {}
+        // Whoever counts on it need not wait until it is known whether it got a job.
+        Sight::Unknown if event.what == Happening::Interrupted => {
+            let waits = job.as_ref().is_some_and(|job| job.status == JobStatus::Queued);
+            if waits || own.job().is_none() {
+                debts.settle(&runner, &own, job.as_ref()).await?;
+            }
+            return Ok(again(receives));
+        }
+        Sight::Unknown => return Ok(again(receives)),
+    }
+    let now = context.clock().now();
+    context.ledger().end_runner(&runner, now, debts.expiry()).await?;
+    let judgement = debts.end(&runner, &own, &record, job.as_ref()).await?;
+    info!(runner, instance = event.instance, ?judgement, "settled: it ended without a job");
+    context.telemetry().count("LostRunnerSettled", Some(("Tier", &own.provider)), 1.0);
+    Ok(Handled::Done)
+}
+
+const fn again(receives: u32) -> Handled {
+    if receives < MAX_RECEIVES { Handled::NotYet } else { Handled::Done }
+}
+
+/// What can be told of a runner that is lost, or about to be.
+enum Sight {
+    /// It never got a job, and can't get one any more.
+    RanNothing,
+    /// It may have one.
+    Unknown,
+}
+
+/// Looks at the registration, and takes it away where that shows that the runner has no job.
+async fn registration<C: InstanceContext>(
+    context: &C,
+    place: &Place,
+    runner: &str,
+    record: &RunnerRecord,
+    what: Happening,
+    receives: u32,
+) -> Result<Sight> {
+    let forge = context.forge();
+    let entry = match record.runner_id {
+        Some(id) => forge.runner(place, id).await?,
+        None => forge.runner_named(place, runner).await?,
+    };
+    let Some(entry) = entry else {
+        // One that was never registered ran nothing; one that was may have run a job and be gone with it. While it
+        // lives it may be registered any moment.
+        let never = record.runner_id.is_none() && what == Happening::Ended;
+        return Ok(if never { Sight::RanNothing } else { Sight::Unknown });
+    };
+    let sure = !entry.online || (what == Happening::Interrupted && receives >= SURE_RECEIVES);
+    if entry.busy || !sure {
+        return Ok(Sight::Unknown);
+    }
+    Ok(match forge.remove_runner(place, entry.id).await? {
+        Removal::Removed => Sight::RanNothing,
+        Removal::Gone | Removal::Busy => Sight::Unknown,
+    })
+}
+
+/// Marks the runner, and counts against its tier's spot machines.
+async fn interrupted<C: InstanceContext>(
+    context: &C,
+    settings: &Settings,
+    debts: &Debts<'_, C>,
+    runner: &str,
+    tier: &str,
+) -> Result<()> {
+    let now = context.clock().now();
+    context.ledger().interrupt_runner(runner, now, debts.expiry()).await?;
+    warn!(runner, tier, "EC2 takes a spot machine back");
+    context.telemetry().count("SpotInterrupted", Some(("Tier", tier)), 1.0);
+    strike(context.gate(), context.telemetry(), settings, tier, now).await
+}
+
+/// Counts a failure of a tier's spot market: a machine that was taken back, or that could not be had. Enough of them
+/// in a while, and the tier buys on-demand for a time.
+pub async fn strike(
+    gate: &impl Gate,
+    telemetry: &impl Telemetry,
+    settings: &Settings,
+    tier: &str,
+    now: crate::time::Timestamp,
+) -> Result<()> {
+    let Some(tier) = settings.tiers.get(tier).filter(|it| it.market == Market::SpotThenOnDemand)
+    else {
+        return Ok(());
+    };
+    let breaker = &tier.spot_breaker;
+    if gate.strike(&tier.name, now, breaker).await? {
+        let minutes = breaker.on_demand_for.as_secs() / 60;
+        warn!(tier = tier.name, minutes, "spot fails too often: on-demand for a while");
+        telemetry.count("SpotBreakerOpened", Some(("Tier", &tier.name)), 1.0);
+    }
+    Ok(())
+}
+
+/// A tier's circuit breaker for spot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpotBreaker {
+    /// So many failures …
+    pub failures: u32,
+    /// … within this time …
+    pub within: Duration,
+    /// … make the tier buy on-demand for so long.
+    pub on_demand_for: Duration,
+}
+
+impl Default for SpotBreaker {
+    fn default() -> Self {
+        Self {
+            failures: 3,
+            within: Duration::from_secs(15 * 60),
+            on_demand_for: Duration::from_secs(30 * 60),
+        }
+    }
+}
+
+impl SpotBreaker {
+    /// Of these failures, those that still count at `now`.
+    pub fn recent(
+        &self,
+        failures: &[crate::time::Timestamp],
+        now: crate::time::Timestamp,
+    ) -> Vec<crate::time::Timestamp> {
+        failures.iter().copied().filter(|at| now.since(*at) < self.within).collect()
+    }
+
+    /// Whether those that still count are too many.
+    pub fn opens(&self, recent: &[crate::time::Timestamp]) -> bool {
+        u32::try_from(recent.len()).unwrap_or(u32::MAX) >= self.failures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Timestamp;
+
+    fn event(detail_type: &str, detail: Value) -> Value {
+        json!({"version": "0", "detail-type": detail_type, "source": "aws.ec2",
+            "account": "444455556666", "region": "eu-central-1", "detail": detail})
+    }
+
+    #[test]
+    fn events_are_read_as_eventbridge_sends_them() {
+        let warning = event(
+            "EC2 Spot Instance Interruption Warning",
+            json!({"instance-id": "i-0123456789abcdef0", "instance-action": "terminate"}),
+        );
+        let read = InstanceEvent::read(&warning).unwrap();
+        assert_eq!(
+            (read.what, read.instance.as_str()),
+            (Happening::Interrupted, "i-0123456789abcdef0")
+        );
+        for (state, ended) in [
+            ("pending", false),
+            ("running", false),
+            ("shutting-down", true),
+            ("terminated", true),
+            ("stopping", true),
+            ("stopped", true),
+        ] {
+            let detail = json!({"instance-id": "i-1", "state": state});
+            let read =
+                InstanceEvent::read(&event("EC2 Instance State-change Notification", detail));
+            assert_eq!(read.map(|it| it.what), ended.then_some(Happening::Ended), "{state}");
+        }
+    }
+
+    #[test]
+    fn i8_what_is_no_such_event_is_none() {
+        let kind = "EC2 Instance State-change Notification";
+        for odd in [
+            Value::Null,
+            json!([]),
+            event("Scheduled Event", json!({})),
+            event(kind, json!({"state": "terminated"})),
+            event(kind, json!({"instance-id": "i-../x", "state": "terminated"})),
+            event(kind, json!({"instance-id": "x", "state": "terminated"})),
+            event(kind, json!({"instance-id": 7, "state": "terminated"})),
+        ] {
+            assert_eq!(InstanceEvent::read(&odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_breaker_opens_at_so_many_failures_within_its_time() {
+        let at = |minute: i64| Timestamp::from_seconds(60 * minute);
+        let breaker = SpotBreaker::default();
+        let failures = [at(0), at(10), at(14), at(16)];
+        assert!(breaker.opens(&breaker.recent(&failures[..3], at(14))));
+        assert_eq!(
+            breaker.recent(&failures[..3], at(15)),
+            [at(10), at(14)],
+            "a quarter of an hour"
+        );
+        assert!(!breaker.opens(&breaker.recent(&failures[..3], at(15))));
+        assert!(breaker.opens(&breaker.recent(&failures, at(16))));
+        assert!(!breaker.opens(&[]));
+    }
+}

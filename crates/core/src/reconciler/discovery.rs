@@ -1,0 +1,196 @@
+//! Jobs whose event never came: the repositories that were active lately are asked for the jobs that wait in
+//! them. A job that nothing was started for is accepted as the webhook would have done, under its base name.
+//!
+//! GitHub is asked with the tag of the last answer, which costs nothing of its quota while nothing has
+//! changed. A run has a number of calls; the repositories that were asked longest ago come first.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use super::{
+    ActiveRepositories, ActiveRepository, First, Reconciled, ReconcilerContext, RunList, RunStatus,
+    WaitingRuns,
+};
+use crate::config::Settings;
+use crate::debts::Debts;
+use crate::error::{Error, Result};
+use crate::job::Repository;
+use crate::ports::{Clock, Ledger};
+use crate::time::Timestamp;
+use crate::webhook::{self, Payload};
+
+/// A job that is younger may still have its event on the way (public figures: 95th percentile 162 s).
+const LATE_EVENT: Duration = Duration::from_secs(240);
+
+/// Calls of one run: a quarter of the 5,000 that an installation has in an hour at least.
+const MAX_CALLS: usize = 100;
+
+/// Between two looks at one repository: less than the schedule's period, so that no run is missed.
+const AGAIN: Duration = Duration::from_secs(240);
+
+/// For how long the tags of the last lists are believed: a job that follows another of its run may come
+/// without the run's entry in the list being changed.
+const TAGS_KEPT: Duration = Duration::from_secs(900);
+
+pub(super) async fn search<C: ReconcilerContext>(
+    context: &C,
+    settings: &Settings,
+    debts: &Debts<'_, C>,
+    done: &mut Reconciled,
+    may_begin: impl Fn() -> bool,
+) -> Result<()> {
+    let agenda = context.agenda();
+    let mut search = Search { context, settings, debts, calls: 0, found: 0 };
+    let mut first = First(None);
+    for repository in agenda.due_repositories(MAX_CALLS).await? {
+        if search.calls >= MAX_CALLS || !may_begin() {
+            done.left += 1;
+            continue;
+        }
+        let looked = search.look(repository, &may_begin).await;
+        done.repositories += 1;
+        match looked {
+            Ok(()) => {}
+            Err(limit @ Error::Later { .. }) => return Err(first.0.unwrap_or(limit)),
+            Err(failure) => first.note(failure),
+        }
+    }
+    done.discovered += search.found;
+    first.answer()
+}
+
+struct Search<'a, 'd, C> {
+    context: &'a C,
+    settings: &'a Settings,
+    debts: &'a Debts<'d, C>,
+    calls: usize,
+    found: usize,
+}
+
+/// What is known of a list of runs afterwards.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// All that waits was looked after.
+    All,
+    /// Something has to be looked at again although the list may stay the same.
+    Part,
+}
+
+impl<C: ReconcilerContext> Search<'_, '_, C> {
+    async fn look(
+        &mut self,
+        mut repository: ActiveRepository,
+        may_begin: impl Fn() -> bool,
+    ) -> Result<()> {
+        let now = self.context.clock().now();
+        let full_name = repository.at.to_string();
+        let app = self.settings.app.as_ref();
+        let mut looked = Ok(());
+        if app.is_some_and(|app| app.repositories.allows(&full_name)) {
+            looked = self.look_at_runs(&mut repository, now, may_begin).await;
+        }
+        if let Err(failure) = &looked {
+            warn!(repository = full_name, %failure, "a repository's waiting jobs can't be looked up");
+            repository.tags = [None, None];
+        }
+        let noted = self.context.agenda().note_look(&repository, now + AGAIN).await;
+        match looked {
+            // The App may have been uninstalled there, or the repository deleted: nobody can wait there then.
+            Err(Error::NotFound(_) | Error::Permanent(_)) => noted,
+            looked => looked.and(noted),
+        }
+    }
+
+    async fn look_at_runs(
+        &mut self,
+        repository: &mut ActiveRepository,
+        now: Timestamp,
+        may_begin: impl Fn() -> bool,
+    ) -> Result<()> {
+        let fresh = repository.listed_at.is_some_and(|listed| now.since(listed) < TAGS_KEPT);
+        if !fresh {
+            repository.tags = [None, None];
+            repository.listed_at = Some(now);
+        }
+        for (status, tag) in RunStatus::EACH.into_iter().zip(&mut repository.tags) {
+            self.calls += 1;
+            let asked = self.context.backlog().runs(&repository.at, status, tag.as_deref()).await?;
+            let Some(list) = asked else { continue };
+            let seen = self.look_at_jobs(&repository.at, &list, now, &may_begin).await?;
+            *tag = list.tag.filter(|_| seen == Seen::All && !list.more);
+        }
+        Ok(())
+    }
+
+    async fn look_at_jobs(
+        &mut self,
+        at: &Repository,
+        list: &RunList,
+        now: Timestamp,
+        may_begin: impl Fn() -> bool,
+    ) -> Result<Seen> {
+        let mut seen = Seen::All;
+        for run in &list.runs {
+            if self.calls >= MAX_CALLS || !may_begin() {
+                return Ok(Seen::Part);
+            }
+            self.calls += 1;
+            for job in self.context.backlog().jobs(at, *run).await? {
+                if self.consider(at, &job, list.public, now).await? == Seen::Part {
+                    seen = Seen::Part;
+                }
+            }
+        }
+        Ok(seen)
+    }
+
+    /// Accepts a job that waits and that nothing was started for.
+    async fn consider(
+        &mut self,
+        at: &Repository,
+        job: &Value,
+        public: bool,
+        now: Timestamp,
+    ) -> Result<Seen> {
+        if job.get("status").and_then(Value::as_str) != Some("queued") {
+            return Ok(Seen::All);
+        }
+        let Ok(payload) = Payload::read(&event(at, job, public)) else { return Ok(Seen::All) };
+        if !self.settings.may_serve(&payload.labels) {
+            return Ok(Seen::All);
+        }
+        if Timestamp::parse(&payload.created).is_some_and(|it| now.since(it) < LATE_EVENT) {
+            return Ok(Seen::Part);
+        }
+        let record = self.context.ledger().job(payload.id).await?.unwrap_or_default();
+        if record.runner_name.is_some() || record.cancelled_at.is_some() {
+            return Ok(Seen::All);
+        }
+        let answer = webhook::accept(self.context, self.settings, self.debts, &payload).await?;
+        if answer.status == 202 {
+            info!(job = payload.id.0, url = payload.url, "found a job whose event had not come");
+            self.found += 1;
+        }
+        Ok(Seen::All)
+    }
+}
+
+/// What a `queued` event of the job would hold.
+fn event(at: &Repository, job: &Value, public: bool) -> Value {
+    let mut event = json!({
+        "action": "queued",
+        "workflow_job": job,
+        "repository": {
+            "name": at.name,
+            "full_name": at.to_string(),
+            "private": !public,
+            "owner": {"login": at.owner},
+        },
+    });
+    if let Some(installation) = at.installation {
+        event["installation"] = json!({ "id": installation });
+    }
+    event
+}

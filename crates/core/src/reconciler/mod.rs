@@ -1,0 +1,106 @@
+//! Use case: no job waits for ever. Every few minutes, whatever else has happened, it is seen to that
+//!
+//! - deliveries of GitHub's that failed are sent again ([`deliveries`]),
+//! - jobs for which a runner was started begin, or have a runner that is bound to come free ([`open`]),
+//! - jobs whose event never came are found in the repositories that were active lately ([`discovery`]).
+//!
+//! Level-triggered: nothing is remembered but in the ledger, each run looks at the world as it is, can be cut
+//! off anywhere, and can overlap with another. Nothing is started here: a job that waits is accepted or paid
+//! for as everywhere ([`crate::webhook::accept`], [`Debts::pay`]), so a race with webhook, stolen-runner
+//! handler or another run starts nothing twice.
+
+mod deliveries;
+mod discovery;
+mod open;
+mod ports;
+
+use serde::Serialize;
+use tracing::{error, info};
+
+pub use deliveries::{Judged, judge};
+pub use open::due;
+pub use ports::{
+    ACTIVE, ActiveRepositories, ActiveRepository, Delivered, Deliveries, DeliveryPage,
+    FailedDeliveries, FailedDelivery, OpenJobs, ReconcilerContext, RunList, RunStatus, WaitingRuns,
+};
+
+use crate::config::Settings;
+use crate::debts::Debts;
+use crate::error::{Error, Result};
+use crate::ports::Telemetry;
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reconciled {
+    /// Deliveries that were sent again.
+    pub redelivered: usize,
+    /// Events that were given up.
+    pub given_up: usize,
+    /// Open jobs that were looked at.
+    pub looked_at: usize,
+    /// Jobs that had lost their runner and got another.
+    pub paid: usize,
+    /// Repositories that were asked for waiting jobs.
+    pub repositories: usize,
+    /// Jobs that were found there and got a runner.
+    pub discovered: usize,
+    /// Things that were due and are left for the next run.
+    pub left: usize,
+}
+
+/// Runs once. `may_begin` says whether there is time to begin something. What fails keeps nothing else from
+/// being done; the error comes at the end. A limit of GitHub's is none: the next run goes on.
+pub async fn reconcile<C: ReconcilerContext>(
+    context: &C,
+    settings: &Settings,
+    may_begin: impl Fn() -> bool,
+) -> Result<Reconciled> {
+    let debts = Debts::new(context, settings)?;
+    let mut done = Reconciled::default();
+    let parts = [
+        ("deliveries", deliveries::redeliver(context, &mut done, &may_begin).await),
+        ("open jobs", open::look_after(context, settings, &debts, &mut done, &may_begin).await),
+        ("discovery", discovery::search(context, settings, &debts, &mut done, &may_begin).await),
+    ];
+    let telemetry = context.telemetry();
+    let counts = [
+        ("DeliveryRedelivered", done.redelivered),
+        ("DeliveryGivenUp", done.given_up),
+        ("OpenJobLookedAt", done.looked_at),
+        ("OpenJobPaid", done.paid),
+        ("JobDiscovered", done.discovered),
+        ("ReconcilerLeft", done.left),
+    ];
+    for (metric, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+        telemetry.count(metric, None, f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+    }
+    info!(?done, "reconciled");
+    let mut first = None;
+    for (part, outcome) in parts {
+        let Err(failure) = outcome else { continue };
+        if let Error::Later { after, reason } = &failure {
+            info!(part, after = after.as_secs(), reason, "GitHub wants to be left alone");
+            telemetry.count("ReconcilerLimited", None, 1.0);
+            continue;
+        }
+        error!(part, %failure, "not reconciled");
+        if matches!(failure, Error::Permanent(_)) {
+            telemetry.count("ConfigurationError", None, 1.0);
+        }
+        first.get_or_insert(failure);
+    }
+    first.map_or(Ok(done), Err)
+}
+
+/// Notes the first failure of several things, each of which is tried.
+struct First(Option<Error>);
+
+impl First {
+    fn note(&mut self, failure: Error) {
+        self.0.get_or_insert(failure);
+    }
+
+    fn answer(self) -> Result<()> {
+        self.0.map_or(Ok(()), Err)
+    }
+}

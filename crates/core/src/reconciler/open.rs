@@ -1,0 +1,139 @@
+//! Jobs for which a runner was started and that show no sign of having begun.
+//!
+//! What the ledger and the executions tell costs GitHub nothing: a job that its runner is accounted for with,
+//! or that has supply, is not asked about. Only one without supply is looked up; if it still waits, it is
+//! paid for by the rule that holds everywhere.
+
+use std::time::Duration;
+
+use tracing::{info, warn};
+
+use super::{First, OpenJobs, Reconciled, ReconcilerContext};
+use crate::config::Settings;
+use crate::debts::{Debts, Payment};
+use crate::error::{Error, Result};
+use crate::job::{JobId, RunnerInput};
+use crate::ports::{Clock, Forge, JobStatus, Ledger, Ran};
+use crate::time::Timestamp;
+
+/// After a runner was started, besides its boot time-out, until its job is looked at.
+const UNSTARTED: Duration = Duration::from_secs(180);
+
+/// The boot time-out of a tier that is not there.
+const BOOT: Duration = Duration::from_secs(300);
+
+/// Until a job is looked at again that waits with supply, or for something else than a runner.
+const AGAIN: Duration = Duration::from_secs(600);
+
+/// Jobs that one run looks at: each costs some reads of the ledger, and a call to GitHub at most.
+const MAX_JOBS: usize = 500;
+
+/// When a job is to be looked at for which a runner is started now.
+pub fn due(settings: &Settings, tier: &str, now: Timestamp) -> Timestamp {
+    now + UNSTARTED + settings.tiers.get(tier).map_or(BOOT, |tier| tier.boot_timeout)
+}
+
+/// What a look came to.
+enum Sight {
+    /// It need not be looked at any more.
+    Closed(&'static str),
+    /// It is looked at again then.
+    Open(Timestamp),
+}
+
+pub(super) async fn look_after<C: ReconcilerContext>(
+    context: &C,
+    settings: &Settings,
+    debts: &Debts<'_, C>,
+    done: &mut Reconciled,
+    may_begin: impl Fn() -> bool,
+) -> Result<()> {
+    let agenda = context.agenda();
+    let mut first = First(None);
+    for id in agenda.due_jobs(MAX_JOBS).await? {
+        if !may_begin() {
+            done.left += 1;
+            continue;
+        }
+        let looked = async {
+            match look(context, settings, debts, id, done).await? {
+                Sight::Closed(why) => {
+                    info!(job = id.0, why, "closed");
+                    agenda.close_job(id).await
+                }
+                Sight::Open(until) => agenda.postpone_job(id, until).await,
+            }
+        };
+        match looked.await {
+            Ok(()) => done.looked_at += 1,
+            Err(limit @ Error::Later { .. }) => return Err(first.0.unwrap_or(limit)),
+            Err(failure) => {
+                warn!(job = id.0, %failure, "an open job could not be looked at");
+                // A poison record must not keep the others from their turn for ever.
+                let until = context.clock().now() + AGAIN;
+                let postponed = agenda.postpone_job(id, until).await;
+                first.note(postponed.err().unwrap_or(failure));
+            }
+        }
+    }
+    first.answer()
+}
+
+async fn look<C: ReconcilerContext>(
+    context: &C,
+    settings: &Settings,
+    debts: &Debts<'_, C>,
+    id: JobId,
+    done: &mut Reconciled,
+) -> Result<Sight> {
+    let now = context.clock().now();
+    let Some(record) = context.ledger().job(id).await? else {
+        return Ok(Sight::Closed("forgotten"));
+    };
+    if record.cancelled_at.is_some() {
+        return Ok(Sight::Closed("cancelled"));
+    }
+    let Some(runner) = record.runner_name else { return Ok(Sight::Closed("another system's")) };
+    if matches!(debts.record(&runner).await?.ran, Ran::Job { id: ran, .. } if ran == id) {
+        return Ok(Sight::Closed("ran on its runner"));
+    }
+    let Some(execution) = debts.execution(&runner).await? else {
+        // The ledger vouches for it: DescribeExecution lags.
+        return Ok(Sight::Open(now + AGAIN));
+    };
+    let Some(input) = execution.input.filter(|input| input.job() == Some(id)) else {
+        return Ok(Sight::Closed("another system's"));
+    };
+    if debts.supplied(&input, None).await? {
+        return Ok(Sight::Open(now + AGAIN));
+    }
+    let job = context.forge().job(&input.repository(), id).await?;
+    let on = job.as_ref().and_then(|job| job.runner_name.as_deref());
+    if let Some(on) = on {
+        debts.account_if_ours(on, id, &input.repository().to_string()).await?;
+    }
+    match job.map(|job| job.status) {
+        None => Ok(Sight::Closed("GitHub has no such job")),
+        Some(JobStatus::Completed) => Ok(Sight::Closed("completed")),
+        Some(JobStatus::InProgress) => Ok(Sight::Closed("runs")),
+        Some(JobStatus::Held) => Ok(Sight::Open(now + AGAIN)),
+        Some(JobStatus::Queued) => pay(settings, debts, &input, now, done).await,
+    }
+}
+
+async fn pay<C: ReconcilerContext>(
+    settings: &Settings,
+    debts: &Debts<'_, C>,
+    input: &RunnerInput,
+    now: Timestamp,
+    done: &mut Reconciled,
+) -> Result<Sight> {
+    match debts.pay(input, None, true).await? {
+        Payment::Started(runner) => {
+            warn!(runner, job = input.job_id, url = input.job_url, "a job waited without a runner");
+            done.paid += 1;
+            Ok(Sight::Open(due(settings, &input.provider, now)))
+        }
+        Payment::Supplied | Payment::NotQueued | Payment::Capped => Ok(Sight::Open(now + AGAIN)),
+    }
+}

@@ -1,0 +1,177 @@
+//! What only the reconciler asks of the world: the ledger's index of what is due, the App's log of
+//! deliveries, and the runs that wait in a repository.
+
+use std::future::Future;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::error::Result;
+use crate::job::{JobId, Repository};
+use crate::ports::AcceptContext;
+use crate::time::Timestamp;
+
+/// Jobs for which a runner was started, and that are not known to have begun: a sparse index of the ledger.
+/// It lags a write by moments, so what it names is read again before anything is decided.
+pub trait OpenJobs {
+    /// Those that are due, the longest due first.
+    fn due_jobs(&self, most: usize) -> impl Future<Output = Result<Vec<JobId>>>;
+    /// Looks at it again then. Repeatable; one that is not open stays so.
+    fn postpone_job(&self, id: JobId, until: Timestamp) -> impl Future<Output = Result<()>>;
+    /// Takes it out of the index. Repeatable.
+    fn close_job(&self, id: JobId) -> impl Future<Output = Result<()>>;
+}
+
+/// `repo#<owner>/<name>` of the ledger: a repository in which a runner of ours was started lately.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ActiveRepository {
+    /// It, with the App's installation where that is known.
+    pub at: Repository,
+    /// When its runs were last listed in full.
+    pub listed_at: Option<Timestamp>,
+    /// The tags of those lists, in the order of [`RunStatus::EACH`].
+    pub tags: [Option<String>; 2],
+}
+
+/// The repositories that were active in the last days.
+pub trait ActiveRepositories {
+    /// Those that are due, the longest due first.
+    fn due_repositories(&self, most: usize) -> impl Future<Output = Result<Vec<ActiveRepository>>>;
+    /// Notes what was found, to be looked at again at `until`. Repeatable.
+    fn note_look(
+        &self,
+        repository: &ActiveRepository,
+        until: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
+}
+
+/// `delivery#<guid>` of the ledger: an event whose last delivery failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedDelivery {
+    /// The event's GUID, which all its deliveries share.
+    pub guid: String,
+    /// The latest delivery that failed. 64-bit.
+    pub id: u64,
+    /// When the first one failed that we know of.
+    pub failed_at: Timestamp,
+    /// From when on it may be delivered again.
+    pub due: Timestamp,
+}
+
+/// Events that have to be delivered again, and how far the log of deliveries was read.
+pub trait FailedDeliveries {
+    /// The delivery up to which the log was read and every failure noted.
+    fn position(&self) -> impl Future<Output = Result<Option<u64>>>;
+    /// Moves that on; never back. Repeatable.
+    fn advance(&self, position: u64) -> impl Future<Output = Result<()>>;
+    /// Notes a failure. What is noted of the event stays: since when, and when it is due. Repeatable.
+    fn note_failure(&self, failure: &FailedDelivery) -> impl Future<Output = Result<()>>;
+    /// Those that are due, the longest due first.
+    fn due_deliveries(&self, most: usize) -> impl Future<Output = Result<Vec<FailedDelivery>>>;
+    /// Takes it, so that nobody else delivers it again until then. `false`: somebody was first.
+    fn claim(
+        &self,
+        failure: &FailedDelivery,
+        until: Timestamp,
+    ) -> impl Future<Output = Result<bool>>;
+    /// It was delivered, or is given up. Repeatable.
+    fn settle_delivery(&self, guid: &str) -> impl Future<Output = Result<()>>;
+}
+
+/// One line of the App's log of deliveries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivered {
+    /// Its id, which rises. 64-bit.
+    pub id: u64,
+    /// The event's.
+    pub guid: String,
+    /// When it was sent.
+    pub at: Timestamp,
+    /// Whether it was answered 2xx.
+    pub ok: bool,
+    /// Whether the event had been sent before.
+    pub again: bool,
+    /// Whether it is about jobs.
+    pub of_job: bool,
+}
+
+/// Part of that log, the newest first.
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryPage {
+    /// Its lines.
+    pub entries: Vec<Delivered>,
+    /// Where the log goes on; `None` at its end.
+    pub next: Option<String>,
+}
+
+/// The App's webhook.
+pub trait Deliveries {
+    /// A page of the log of deliveries.
+    fn page(&self, cursor: Option<&str>) -> impl Future<Output = Result<DeliveryPage>>;
+    /// Has GitHub send one again. `false`: GitHub does not have it any more. Not to be repeated blindly: each
+    /// call is a delivery.
+    fn redeliver(&self, id: u64) -> impl Future<Output = Result<bool>>;
+}
+
+/// In which state a run may hold a job that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunStatus {
+    /// None of its jobs has begun.
+    Queued,
+    /// One has, and others may wait.
+    InProgress,
+}
+
+impl RunStatus {
+    /// Both.
+    pub const EACH: [Self; 2] = [Self::Queued, Self::InProgress];
+
+    /// As GitHub writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::InProgress => "in_progress",
+        }
+    }
+}
+
+/// The runs of a repository in one state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunList {
+    /// Their ids.
+    pub runs: Vec<i64>,
+    /// Whether anyone can see the repository.
+    pub public: bool,
+    /// Whether there are more than were listed.
+    pub more: bool,
+    /// To be told next time whether the list is still the same.
+    pub tag: Option<String>,
+}
+
+/// Runs and jobs that wait.
+pub trait WaitingRuns {
+    /// The runs of a repository in that state, the first hundred; `None` if they are those of the tag.
+    fn runs(
+        &self,
+        at: &Repository,
+        status: RunStatus,
+        tag: Option<&str>,
+    ) -> impl Future<Output = Result<Option<RunList>>>;
+    /// The jobs of a run's latest attempt, as GitHub's events hold them.
+    fn jobs(&self, at: &Repository, run: i64) -> impl Future<Output = Result<Vec<Value>>>;
+}
+
+/// What the reconciler needs besides what accepting a job does.
+pub trait ReconcilerContext: AcceptContext {
+    /// What is due.
+    type Agenda: OpenJobs + ActiveRepositories + FailedDeliveries;
+    /// GitHub's side of it.
+    type Backlog: Deliveries + WaitingRuns;
+    /// What is due.
+    fn agenda(&self) -> &Self::Agenda;
+    /// GitHub's side of it.
+    fn backlog(&self) -> &Self::Backlog;
+}
+
+/// How long a repository counts as active after the last runner that was started for it.
+pub const ACTIVE: Duration = Duration::from_secs(7 * 86_400);

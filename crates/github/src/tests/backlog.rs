@@ -1,0 +1,105 @@
+//! The log of deliveries, and the runs that wait.
+
+use ostler_core::reconciler::{Deliveries, RunStatus, WaitingRuns};
+
+use super::*;
+
+const LOG: &str = "GET /app/hook/deliveries";
+
+fn entry(id: u64, code: i64) -> Value {
+    json!({"id": id, "guid": "0b989ba4-242f-11e5-81e1-c7b6966d2516", "delivered_at": NOW,
+        "redelivery": true, "duration": 0.3, "status": "x", "status_code": code,
+        "event": "workflow_job", "action": "queued", "installation_id": 1, "repository_id": 2,
+        "throttled_at": null})
+}
+
+#[tokio::test]
+async fn the_log_is_read_page_by_page_as_the_app_itself_and_ids_keep_their_last_digit() {
+    let big = (1 << 62) + 1;
+    let mut first = ok(json!([entry(big, 0), {"id": "odd"}, null, entry(3, 202)]));
+    let next = "<https://elsewhere.example/x?per_page=100&cursor=v1_12%3D>; rel=\"next\"";
+    first.headers = vec![("link", format!("<https://a.example/?cursor=no>; rel=\"prev\", {next}"))];
+    let server = Server::start().await.on(LOG, [first, ok(json!([]))]);
+    let github = server.github();
+    let page = github.page(None).await.unwrap();
+    let read: Vec<_> = page.entries.iter().map(|it| (it.id, it.ok, it.again, it.of_job)).collect();
+    assert_eq!(read, [(big, false, true, true), (3, true, true, true)]);
+    assert_eq!(page.next.as_deref(), Some("v1_12%3D"));
+    let last = github.page(page.next.as_deref()).await.unwrap();
+    assert_eq!((last.entries.len(), last.next), (0, None));
+    let calls = server.calls();
+    assert_eq!(calls[1].query, "per_page=100&cursor=v1_12%3D");
+    assert!(calls.iter().all(|call| app_of(&call.bearer).is_some()), "no installation's token");
+}
+
+#[tokio::test]
+async fn ra_14_each_page_is_asked_for_with_a_signature_of_its_own() {
+    let server = Server::start().await.on(LOG, [ok(json!([]))]);
+    let github = server.github();
+    github.page(None).await.unwrap();
+    server.clock.pass(3600);
+    github.page(None).await.unwrap();
+    let calls = server.calls();
+    assert_ne!(calls[0].bearer, calls[1].bearer);
+}
+
+#[tokio::test]
+async fn a_delivery_is_sent_again_once_for_each_call() {
+    let path = |id: u64| format!("POST /app/hook/deliveries/{id}/attempts");
+    let mut limit = says(429, "rate limit");
+    limit.headers = vec![("retry-after", "77".into())];
+    let server = Server::start()
+        .await
+        .on(&path(1), [status(202, json!({}))])
+        .on(&path(2), [says(404, "Not Found")])
+        .on(&path(3), [limit])
+        .on(&path(4), [says(502, "Bad Gateway")]);
+    let github = server.github();
+    assert!(github.redeliver(1).await.unwrap());
+    assert!(!github.redeliver(2).await.unwrap());
+    let limited = github.redeliver(3).await;
+    let wait = Duration::from_secs(77);
+    assert!(matches!(limited, Err(Error::Later { after, .. }) if after == wait), "{limited:?}");
+    assert!(matches!(github.redeliver(4).await, Err(Error::Transient(_))));
+    assert_eq!(server.calls().len(), 4, "none is repeated");
+}
+
+#[tokio::test]
+async fn a_list_of_runs_that_has_not_changed_is_known_by_its_tag() {
+    let runs = "GET /repos/Acme/widgets/actions/runs";
+    let mut list = ok(json!({"total_count": 3, "workflow_runs": [
+        {"id": 5_000_000_000_i64, "repository": {"private": false}}, {"id": null}]}));
+    list.headers = vec![("etag", "W/\"abc\"".into())];
+    let server = Server::start().await.on(runs, [list, status(304, Value::Null)]);
+    let github = server.github();
+    let first = github.runs(&at(), RunStatus::Queued, None).await.unwrap().unwrap();
+    assert_eq!((first.runs, first.public, first.more), (vec![5_000_000_000], true, true));
+    let tag = first.tag.as_deref();
+    assert_eq!(tag, Some("W/\"abc\""));
+    assert_eq!(github.runs(&at(), RunStatus::Queued, tag).await.unwrap(), None);
+    let asked: Vec<_> = server.calls().into_iter().filter(|call| call.what == runs).collect();
+    assert_eq!(asked[0].query, "status=queued&per_page=100");
+    assert_eq!((asked[0].tag.as_deref(), asked[1].tag.as_deref()), (None, tag));
+}
+
+#[tokio::test]
+async fn i6_a_refused_list_is_an_error_and_never_an_empty_one() {
+    let runs = "GET /repos/Acme/widgets/actions/runs";
+    let answers = [says(403, "no"), says(500, "x"), ok(json!({})), says(404, "Not Found")];
+    let server = Server::start().await.on(runs, answers);
+    let github = server.github();
+    for _ in 0..4 {
+        assert!(github.runs(&at(), RunStatus::InProgress, None).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn the_jobs_of_a_run_come_as_github_writes_them() {
+    let jobs = "GET /repos/Acme/widgets/actions/runs/9/jobs";
+    let job = json!({"id": 1, "status": "queued", "new": {"field": 1}});
+    let page = |jobs: &[&Value]| ok(json!({"total_count": 2, "jobs": jobs}));
+    let server = Server::start().await.on(jobs, [page(&[&job]), page(&[&job])]);
+    let github = server.github();
+    assert_eq!(github.jobs(&at(), 9).await.unwrap(), [job.clone(), job]);
+    assert_eq!(github.jobs(&at(), 10).await.unwrap(), Vec::<Value>::new(), "404: deleted since");
+}

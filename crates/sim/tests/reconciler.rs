@@ -1,0 +1,357 @@
+//! The reconciler: deliveries that failed, jobs that lost their runner unnoticed, jobs whose event never came.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "helpers of tests, whose failure is the test's"
+)]
+
+mod common;
+
+use std::time::Duration;
+
+use common::{holds, hours, lasting, minutes, names, runners, seconds, small};
+use ostler_core::reconciler::{Reconciled, reconcile};
+use ostler_sim::ec2::LaunchFault;
+use ostler_sim::github::{
+    ApiError, Fault as GitHubFault, FaultRule, JobSpec, Status as JobStatus, endpoint,
+};
+use ostler_sim::invariants::Allowance;
+use ostler_sim::simulation::Simulation;
+use ostler_sim::world::{Plan, Progress, REPOSITORY, Status, Strike, World};
+
+fn within(longest: u64) -> Allowance {
+    Allowance { longest_wait: minutes(longest), ..Allowance::NONE }
+}
+
+/// A history with a reconciler, and nobody else who sends deliveries again.
+fn begun(seed: u64) -> Simulation {
+    let mut history = Simulation::new(seed);
+    history.reconciles = true;
+    history.redelivery = None;
+    history
+}
+
+/// The same, with a repository that was active before.
+fn active() -> Simulation {
+    let mut history = begun(1);
+    history.post(&small());
+    history.run_for(minutes(4));
+    history
+}
+
+fn lose_queued(history: &mut Simulation) {
+    history.courier = Box::new(|event, _| match event.action.as_deref() {
+        Some("queued") => vec![],
+        _ => vec![seconds(1)],
+    });
+}
+
+fn run(world: &World) -> Reconciled {
+    let settings = world.current_settings();
+    world.run("reconciler", reconcile(world, &settings, || true)).unwrap().unwrap()
+}
+
+fn conclusion(history: &Simulation, job: u64) -> Option<String> {
+    let state = history.state();
+    state.github.all_jobs().find(|found| found.id == job).and_then(|job| job.conclusion.clone())
+}
+
+#[test]
+fn do_10_a_delivery_that_failed_is_sent_again_until_it_arrives() {
+    let mut history = begun(1);
+    // StartExecution is throttled three times over, so the delivery is answered 503.
+    history.state().plan = Plan::next("Executions.start", 1, Strike::Before);
+    let job = history.post(&small());
+    history.run_for(minutes(4));
+    assert_eq!((runners(&history), history.answers[0].status), (0, 503));
+    holds(&mut history, within(8));
+    assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+    assert_eq!(history.world.metric("DeliveryRedelivered"), 1.0);
+    assert!(history.state().ledger.failures.is_empty(), "it is settled once it has arrived");
+}
+
+#[test]
+fn a_delivery_that_fails_again_is_sent_again_after_an_hour_and_given_up_after_three() {
+    let mut history = begun(1);
+    history.world.configure("control/webhook-secret", "");
+    let job = history.post(&small());
+    history.run_for(hours(5));
+    let sent: Vec<_> = {
+        let state = history.state();
+        state.deliveries.entries.iter().map(|(line, _)| (line.at, line.again)).collect()
+    };
+    assert_eq!(sent.len(), 4, "{sent:?}");
+    assert!(sent[1..].windows(2).all(|two| two[1].0.since(two[0].0) >= hours(1)), "{sent:?}");
+    assert_eq!(history.world.metric("DeliveryGivenUp"), 1.0);
+    assert_eq!(conclusion(&history, job), None);
+}
+
+#[test]
+fn do_16_two_runs_at_a_time_send_a_delivery_once() {
+    for second in 0..40 {
+        let mut history = begun(1);
+        history.state().plan = Plan::next("Executions.start", 1, Strike::Before);
+        history.post(&small());
+        history.run_for(seconds(30));
+        history.reconciles = false;
+        // The first run is where it is after so many calls when the second does all of its work.
+        let world = history.world.clone();
+        let settings = world.current_settings();
+        world.state().latency = ostler_sim::ec2::Span { least: seconds(1), most: seconds(1) };
+        let mut first = std::pin::pin!(reconcile(&world, &settings, || true));
+        let mut goes_on = true;
+        for _ in 0..second {
+            match world.poll(first.as_mut()) {
+                Progress::Sleeps(until) => world.pass_until(until),
+                _ => goes_on = false,
+            }
+            if !goes_on {
+                break;
+            }
+        }
+        run(&world);
+        if goes_on {
+            world.run("reconciler", first);
+        }
+        let again = world.count("", "Deliveries.redeliver");
+        assert_eq!(again, 1, "after {second} calls");
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_anywhere_loses_no_delivery() {
+    for strike in Strike::ALL {
+        for call in 1..24 {
+            let mut history = begun(1);
+            history.state().plan = Plan::next("Executions.start", 1, Strike::Before);
+            let job = history.post(&small());
+            history.run_for(seconds(290));
+            history.state().plan = Plan::call(call, strike);
+            holds(&mut history, within(100));
+            assert_eq!(
+                conclusion(&history, job).as_deref(),
+                Some("success"),
+                "{strike:?} at {call}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_position_moves_only_when_all_failures_before_it_are_noted() {
+    let history = {
+        let mut history = begun(1);
+        history.state().plan = Plan::next("Executions.start", 1, Strike::Before);
+        history.post(&small());
+        history.run_for(seconds(5));
+        history.reconciles = false;
+        history.run_for(minutes(6));
+        history
+    };
+    let world = &history.world;
+    let settings = world.current_settings();
+    world.state().plan = Plan::next("FailedDeliveries.note", 1, Strike::Before);
+    let failed = world.run("reconciler", reconcile(world, &settings, || true)).unwrap();
+    assert!(failed.is_err());
+    assert_eq!(world.state().ledger.position, None);
+    assert_eq!(run(world).redelivered, 1);
+    assert!(world.state().ledger.position.is_some_and(|position| position > 1 << 53));
+}
+
+#[test]
+fn do_11_a_job_whose_event_never_came_gets_its_runner() {
+    let mut history = active();
+    lose_queued(&mut history);
+    let job = history.post(&small());
+    holds(&mut history, within(12));
+    assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+    let base = history.world.base_name(REPOSITORY, job);
+    assert!(names(&history.world).contains(&base), "under its base name");
+    assert_eq!(history.world.metric("JobDiscovered"), 1.0);
+}
+
+#[test]
+fn f12_the_late_event_of_a_job_that_was_found_starts_nothing_more() {
+    let mut history = active();
+    history.courier = Box::new(|event, _| match event.action.as_deref() {
+        Some("queued") => vec![minutes(11)],
+        _ => vec![seconds(1)],
+    });
+    history.post(&lasting(minutes(20)));
+    holds(&mut history, within(12));
+    assert_eq!((runners(&history), history.world.metric("JobDiscovered")), (2, 1.0));
+}
+
+#[test]
+fn the_second_stage_of_a_run_is_found_although_the_run_has_begun() {
+    let mut history = active();
+    let first = history.post(&lasting(minutes(30)));
+    history.run_for(minutes(6));
+    lose_queued(&mut history);
+    let run = {
+        let state = history.state();
+        state.github.all_jobs().find(|job| job.id == first).unwrap().run_id
+    };
+    let second = history.post(&JobSpec { run_id: Some(run), ..small() });
+    holds(&mut history, within(25));
+    assert_eq!(conclusion(&history, second).as_deref(), Some("success"));
+}
+
+#[test]
+fn jobs_that_are_not_ours_or_wait_for_an_approval_are_left_alone() {
+    let mut history = active();
+    lose_queued(&mut history);
+    history.post(&JobSpec::new(REPOSITORY, &["self-hosted", "gpu"]));
+    let held = history.post(&small());
+    history.at_github(|github, _| github.hold(held, JobStatus::Waiting));
+    history.run_for(minutes(40));
+    assert_eq!((runners(&history), history.world.metric("JobDiscovered")), (1, 0.0));
+}
+
+#[test]
+fn a_repository_that_turned_public_or_was_taken_off_the_list_is_not_served() {
+    for public in [true, false] {
+        let mut history = active();
+        lose_queued(&mut history);
+        if public {
+            history.state().github.repository_mut(REPOSITORY).unwrap().private = false;
+        } else {
+            let app = serde_json::json!({"app_id": 4242, "repositories": {"allow": ["other/*"]}});
+            history.world.configure("control/app", app.to_string());
+        }
+        history.post(&small());
+        history.run_for(minutes(40));
+        assert_eq!(runners(&history), 1, "public: {public}");
+    }
+}
+
+#[test]
+fn a_job_that_lost_its_runner_unnoticed_gets_another() {
+    // The execution is aborted, and all three tries of its cleanup come to nothing.
+    let mut history = begun(1);
+    let job = history.post(&small());
+    history.run_for(seconds(1));
+    let name = history.world.base_name(REPOSITORY, job);
+    history.end_execution(&name, Status::Aborted);
+    history.state().plan = Plan::next("Forge.", 3, Strike::Before).and(Plan::next(
+        "Ledger.runner",
+        3,
+        Strike::CutBefore,
+    ));
+    history.run_for(minutes(30));
+    assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+}
+
+#[test]
+fn ol_08_ol_30_a_job_whose_replacements_are_used_up_gets_a_generation_an_hour() {
+    let mut history = begun(1);
+    history.state().ec2.plan_launches([const { LaunchFault::Dead }; 9]);
+    let job = history.post(&small());
+    history.run_for(hours(10));
+    assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+    let base = history.world.base_name(REPOSITORY, job);
+    assert!(names(&history.world).contains(&format!("{base}-q2")), "{:?}", names(&history.world));
+}
+
+#[test]
+fn what_is_closed_is_not_looked_at_again() {
+    let mut history = begun(1);
+    let (served, cancelled) = (history.post(&small()), history.post(&small()));
+    history.run_for(seconds(2));
+    history.cancel(cancelled);
+    holds(&mut history, Allowance::NONE);
+    history.run_for(minutes(30));
+    let asked = history.world.count("reconciler", "Forge.job");
+    history.run_for(hours(3));
+    assert_eq!(history.world.count("reconciler", "Forge.job"), asked);
+    assert!(history.state().ledger.open.is_empty());
+    assert_eq!(conclusion(&history, served).as_deref(), Some("success"));
+}
+
+#[test]
+fn a_job_that_goes_well_costs_the_reconciler_no_look_up_at_github() {
+    let mut history = begun(1);
+    history.post(&lasting(minutes(40)));
+    holds(&mut history, Allowance::NONE);
+    assert_eq!(history.world.count("reconciler", "Forge.job"), 0);
+}
+
+#[test]
+fn ra_18_a_run_has_a_number_of_calls_and_the_next_one_goes_on() {
+    let history = Simulation::new(1);
+    let world = &history.world;
+    for index in 0..150 {
+        let name = format!("acme/r{index:03}");
+        let mut state = world.state();
+        state.github.add_repository(&name, true);
+        let (owner, repo) = name.split_once('/').unwrap();
+        let at = ostler_core::job::Repository {
+            owner: owner.into(),
+            name: repo.into(),
+            installation: None,
+        };
+        let record =
+            ostler_core::reconciler::ActiveRepository { at, listed_at: None, tags: [None, None] };
+        let (due, expires) = (state.now, state.now + hours(24));
+        let item = ostler_sim::world::RepositoryItem { record, due, expires };
+        state.ledger.repositories.insert(name, item);
+    }
+    assert_eq!(run(world).repositories, 50, "two calls each");
+    world.pass(minutes(5));
+    run(world);
+    world.pass(minutes(5));
+    run(world);
+    let state = world.state();
+    assert!(state.ledger.repositories.values().all(|item| item.record.listed_at.is_some()));
+}
+
+#[test]
+fn a_limit_of_githubs_stops_the_run_and_is_no_failure() {
+    let mut history = active();
+    lose_queued(&mut history);
+    let job = history.post(&small());
+    let mut limit = ApiError::new(403, "You have exceeded a secondary rate limit.");
+    limit.headers.push(("retry-after".into(), "120".into()));
+    history.state().github.add_fault(FaultRule {
+        method: "GET".into(),
+        template: endpoint::RUNS.into(),
+        skip: 0,
+        times: 1,
+        fault: GitHubFault::Refuse(limit),
+    });
+    holds(&mut history, within(20));
+    assert_eq!(history.world.metric("ReconcilerLimited"), 1.0);
+    assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+}
+
+#[test]
+fn a_repository_where_the_app_was_uninstalled_spoils_only_itself() {
+    let mut history = active();
+    {
+        let mut state = history.state();
+        state.github.add_repository("other/repo", true);
+    }
+    history.post(&JobSpec::new("other/repo", &["self-hosted", "small"]));
+    history.run_for(minutes(6));
+    history.state().github.uninstall("other");
+    lose_queued(&mut history);
+    let job = history.post(&small());
+    history.run_for(minutes(20));
+    assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+}
+
+#[test]
+fn nothing_begins_without_time_for_it() {
+    let mut history = active();
+    lose_queued(&mut history);
+    history.post(&small());
+    history.run_for(Duration::from_secs(290));
+    history.reconciles = false;
+    let world = &history.world;
+    let settings = world.current_settings();
+    let before = world.count("", "Deliveries") + world.count("", "WaitingRuns");
+    let done = world.run("reconciler", reconcile(world, &settings, || false)).unwrap().unwrap();
+    assert!(done.left > 0);
+    assert_eq!(world.count("", "Deliveries") + world.count("", "WaitingRuns"), before);
+}
