@@ -247,6 +247,25 @@ fn re_12_all_pages_are_read_though_some_are_short_or_empty() {
 }
 
 #[test]
+fn r54_a_list_that_does_not_end_fails_the_run_and_what_was_read_of_it_is_swept() {
+    let mut yard = Yard::new();
+    yard.world.state().ec2.options().short_pages = true;
+    for _ in 0..1100 {
+        yard.launch();
+    }
+    yard.pass(13 * HOUR);
+    let failure = yard.sweep().unwrap_err().to_string();
+    assert!(failure.contains("more than 200 pages") && failure.contains("0 failed"), "{failure}");
+    assert_eq!(yard.count("Machines.list"), 200);
+    let living = yard.living().len();
+    assert!(living > 0 && living < 1000, "{living}");
+    while yard.sweep().is_err() {
+        assert!(yard.living().len() < living, "each goes on");
+    }
+    assert!(yard.living().is_empty());
+}
+
+#[test]
 fn r54_re_02_one_machine_that_can_not_be_ended_spoils_nothing_but_the_runs_success() {
     let mut yard = Yard::new();
     let ids: Vec<_> = (0..3).map(|_| yard.launch()).collect();
