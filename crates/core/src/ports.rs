@@ -32,6 +32,13 @@ pub trait Clock {
     }
 }
 
+/// Metrics of what an operator has to mend. Each is counted as [`OPERATOR_NEEDED`] too, by the adapter: CloudWatch charges
+/// an alarm for every metric that it reads, and these ask for the same.
+pub const MENDED_BY_OPERATORS: [&str; 3] = ["ConfigurationError", "NotAssigned", "UnknownRunner"];
+
+/// See [`MENDED_BY_OPERATORS`]; the control plane's template counts instances' words that ask for the same under it.
+pub const OPERATOR_NEEDED: &str = "OperatorNeeded";
+
 /// Counts that become metrics.
 pub trait Telemetry {
     /// Adds `value` to a metric, by one dimension (name, value) where that tells more: `("Tier", "small")`.

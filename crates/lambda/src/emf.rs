@@ -4,7 +4,7 @@
 use std::io::{Stdout, Write, stdout};
 use std::sync::Mutex;
 
-use ostler_core::ports::{Clock, Telemetry};
+use ostler_core::ports::{Clock, MENDED_BY_OPERATORS, OPERATOR_NEEDED, Telemetry};
 use serde_json::{Value, json};
 
 /// CloudWatch namespace of all metrics.
@@ -43,6 +43,17 @@ impl<C: Clock, W: Write> Emf<C, W> {
                 }],
             },
         });
+        if MENDED_BY_OPERATORS.contains(&metric) {
+            let directives = line["_aws"]["CloudWatchMetrics"].as_array_mut();
+            directives.into_iter().for_each(|all| {
+                all.push(json!({
+                    "Namespace": NAMESPACE,
+                    "Dimensions": [[]],
+                    "Metrics": [{"Name": OPERATOR_NEEDED, "Unit": "Count"}],
+                }));
+            });
+            line[OPERATOR_NEEDED] = json!(value);
+        }
         for (name, value) in by {
             line[name] = json!(value);
         }
@@ -109,5 +120,16 @@ mod tests {
         let metrics = &line["_aws"]["CloudWatchMetrics"][0];
         assert_eq!(metrics["Dimensions"], json!([[], ["Replaced", "Tier"]]));
         assert_eq!((&line["Replaced"], &line["Tier"]), (&json!("true"), &json!("small")));
+    }
+    #[test]
+    fn what_an_operator_has_to_mend_is_counted_under_one_more_name_for_one_alarm() {
+        let line = &written(|emf| emf.count("NotAssigned", Some(("Tier", "small")), 2.0))[0];
+        let metrics = &line["_aws"]["CloudWatchMetrics"];
+        assert_eq!(metrics[0]["Metrics"][0]["Name"], "NotAssigned");
+        assert_eq!(metrics[1]["Metrics"][0]["Name"], OPERATOR_NEEDED);
+        assert_eq!(metrics[1]["Dimensions"], json!([[]]));
+        assert_eq!((&line["NotAssigned"], &line[OPERATOR_NEEDED]), (&json!(2.0), &json!(2.0)));
+        let other = &written(|emf| emf.count("RunnerStarted", None, 1.0))[0];
+        assert_eq!(other["_aws"]["CloudWatchMetrics"].as_array().map(Vec::len), Some(1));
     }
 }

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use ostler_core::ports::OPERATOR_NEEDED;
 use serde_json::{Value, json};
 
 use crate::template::{Stack, TEMPLATES, list, parse, path, resources, scalar, template, text};
@@ -594,6 +595,7 @@ fn rr_07_a_runner_that_github_will_refuse_and_one_that_it_refused_are_counted() 
         scalar(&filters.values().find(its).unwrap()["Properties"]["FilterPattern"])
     };
     assert!(of("RunnerDeprecated").contains("runner-deprecated"));
+    assert_eq!(of(OPERATOR_NEEDED), of("RunnerDeprecated"), "and rings the alarm");
     assert!(of("RunnerOld").contains("$.days > 27"), "before the month is over");
 }
 

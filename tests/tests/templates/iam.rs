@@ -20,6 +20,11 @@ fn stack(template: &Value) -> Stack<'_> {
         ("SubnetIds", "subnet-1"),
         ("TrustedAccountId", "444455556666"),
         ("ExternalId", "an-external-id"),
+        ("LedgerTableName", "ledger-1"),
+        (
+            "StateMachineArn",
+            "arn:aws:states:eu-west-1:111122223333:stateMachine:ostler-orchestrator",
+        ),
     ];
     Stack::new(template, &values)
 }

@@ -7,12 +7,13 @@ use serde_json::{Map, Value, json};
 use serde_yaml_ng::Value as Yaml;
 
 /// All templates as they are deployed.
-pub const TEMPLATES: [&str; 6] = [
+pub const TEMPLATES: [&str; 7] = [
     "infra/accounts.yaml",
     "infra/byoc-role.yaml",
     "infra/control.yaml",
     "infra/network.yaml",
     "infra/reaper.yaml",
+    "infra/recovery.yaml",
     "infra/registration-janitor.yaml",
 ];
 

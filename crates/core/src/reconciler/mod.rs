@@ -89,7 +89,11 @@ pub async fn reconcile<C: ReconcilerContext>(
         }
         first.get_or_insert(failure);
     }
-    first.map_or(Ok(done), Err)
+    if let Some(failure) = first {
+        return Err(failure);
+    }
+    telemetry.count("ReconcilerCompleted", None, 1.0);
+    Ok(done)
 }
 
 /// Notes the first failure of several things, each of which is tried.
