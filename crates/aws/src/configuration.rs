@@ -95,8 +95,8 @@ impl<C: Clock> SsmConfiguration<C> {
             texts.into_iter().filter_map(|(name, text)| Some((short(&name)?, text))).collect();
         let mut settings = Settings::from_parameters(&texts);
         // What is wrong with these is no fault of the tiers, by which the webhook answers 503.
-        settings.additional_apps =
-            parameters::additional_apps(&self.client, texts.get("control/apps")).await;
+        let additional = parameters::additional_apps(&self.client, texts.get("control/apps"));
+        (settings.additional_apps, _) = additional.await;
         Ok(settings)
     }
 }

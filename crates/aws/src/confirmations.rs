@@ -39,16 +39,14 @@ impl Confirmations for SqsConfirmations {
             request = request.entries(entry);
         }
         let answer = request.send().await.map_err(|error| sdk_error("queue candidates", error))?;
-        let mut refused = Vec::new();
         for failed in answer.failed() {
             let (id, code) = (failed.id(), failed.code());
             warn!(id, code, reason = failed.message(), "the queue did not take a candidate");
-            // An id that is none of ours: something was refused, and it is not known what.
-            let place = id.parse().ok().filter(|place| *place < candidates.len());
-            let Some(place) = place else { return Ok((0..candidates.len()).collect()) };
-            refused.push(place);
         }
-        Ok(refused)
+        // What the queue does not say that it has, it may not have.
+        let taken: Vec<_> = answer.successful().iter().map(|entry| entry.id()).collect();
+        let places = 0..candidates.len();
+        Ok(places.filter(|place| !taken.contains(&place.to_string().as_str())).collect())
     }
 }
 
@@ -74,9 +72,13 @@ mod tests {
         }
     }
 
+    fn taken(place: usize) -> Value {
+        json!({"Id": place.to_string(), "MessageId": "m", "MD5OfMessageBody": "x"})
+    }
+
     #[tokio::test]
     async fn j44_each_candidate_waits_for_fifteen_minutes() {
-        let wire = Wire::new([(200, json!({"Successful": [], "Failed": []}))]);
+        let wire = Wire::new([(200, json!({"Successful": [taken(0), taken(1)]}))]);
         let queue = SqsConfirmations::new(&wire.config().await, QUEUE);
         assert_eq!(queue.send(&[candidate(1), candidate(2)]).await.unwrap(), Vec::<usize>::new());
         let sent = &wire.requests()[0];
@@ -98,10 +100,13 @@ mod tests {
     #[tokio::test]
     async fn j38_a_batch_is_checked_entry_by_entry() {
         let failed = |id: &str| json!({"Id": id, "Code": "InternalError", "SenderFault": false});
-        for (answer, refused) in
-            [(vec![failed("1")], vec![1]), (vec![failed("x")], vec![0, 1, 2]), (vec![], vec![])]
-        {
-            let wire = Wire::new([(200, json!({"Successful": [], "Failed": answer}))]);
+        for (successful, failures, refused) in [
+            (vec![taken(0), taken(2)], vec![failed("1")], vec![1]),
+            (vec![], vec![failed("x")], vec![0, 1, 2]),
+            (vec![taken(0), taken(1), taken(2)], vec![], vec![]),
+            (vec![taken(2)], vec![], vec![0, 1]),
+        ] {
+            let wire = Wire::new([(200, json!({"Successful": successful, "Failed": failures}))]);
             let queue = SqsConfirmations::new(&wire.config().await, QUEUE);
             let batch = [candidate(1), candidate(2), candidate(3)];
             assert_eq!(queue.send(&batch).await.unwrap(), refused);

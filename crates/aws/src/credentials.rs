@@ -11,6 +11,7 @@ use ostler_core::ports::Clock;
 use ostler_core::time::Timestamp;
 use ostler_core::{Error, Result};
 use tokio::sync::Mutex;
+use tracing::warn;
 
 use crate::parameters;
 
@@ -35,7 +36,14 @@ pub struct SsmCredentials<C> {
     client: Client,
     names: CredentialNames,
     clock: C,
-    kept: Mutex<Option<(Timestamp, Arc<Credentials>)>>,
+    kept: Mutex<Option<Kept>>,
+}
+
+struct Kept {
+    read: Timestamp,
+    credentials: Arc<Credentials>,
+    /// Whether every additional App could be read.
+    complete: bool,
 }
 
 impl<C: Clock> SsmCredentials<C> {
@@ -45,21 +53,22 @@ impl<C: Clock> SsmCredentials<C> {
     }
 
     /// The credentials; `refused` has them read again, unless that was done in the last 60 s: the key may
-    /// have been rotated.
+    /// have been rotated. So does an additional App that could not be read: it may be there by now.
     pub async fn load(&self, refused: bool) -> Result<Arc<Credentials>> {
         let mut kept = self.kept.lock().await;
         let now = self.clock.now();
-        if let Some((read, credentials)) = &*kept
-            && (!refused || now < *read + REREAD)
+        if let Some(kept) = &*kept
+            && (kept.complete && !refused || now < kept.read + REREAD)
         {
-            return Ok(Arc::clone(credentials));
+            return Ok(Arc::clone(&kept.credentials));
         }
-        let credentials = Arc::new(self.read().await?);
-        *kept = Some((now, Arc::clone(&credentials)));
+        let (credentials, complete) = self.read().await?;
+        let credentials = Arc::new(credentials);
+        *kept = Some(Kept { read: now, credentials: Arc::clone(&credentials), complete });
         Ok(credentials)
     }
 
-    async fn read(&self) -> Result<Credentials> {
+    async fn read(&self) -> Result<(Credentials, bool)> {
         let CredentialNames { app_id: id_name, app_key: key_name, manifest, name_key } =
             &self.names;
         let names: Vec<String> =
@@ -83,15 +92,20 @@ impl<C: Clock> SsmCredentials<C> {
                  is or in base64"
             ))
         })?;
-        let manifest = manifest.as_ref().map(text).transpose()?;
-        let additional = parameters::additional_apps(&self.client, manifest).await;
+        let listed = manifest.as_ref().and_then(|name| texts.get(name));
+        if let (Some(name), None) = (manifest, listed) {
+            warn!(parameter = name, "the manifest of additional Apps is not there: create it");
+        }
+        let (additional, all) = parameters::additional_apps(&self.client, listed).await;
+        let complete = all && listed.is_some() == manifest.is_some();
         let name_key = match name_key {
             Some(name) => Some(NameKey::new(text(name)?.expose()).ok_or_else(|| {
                 Error::Permanent(format!("the parameter {name} holds no name key: it is empty"))
             })?),
             None => None,
         };
-        Ok(Credentials { app: AppCredential { id, key }, github_url, additional, name_key })
+        let app = AppCredential { id, key };
+        Ok((Credentials { app, github_url, additional, name_key }, complete))
     }
 }
 
@@ -184,15 +198,46 @@ mod tests {
             |manifest: &str| answer(&[("/gh/id", "1"), ("/gh/key", PEM), ("/gh/apps", manifest)]);
         let manifest = r#"[{"idParamName": "/x/id", "keyParamName": "/x/key"}]"#;
         let denied = (400, json!({"__type": "AccessDeniedException", "Message": "no"}));
+        let gone = answer(&[("/gh/id", "1"), ("/gh/key", PEM)]);
         for wire in [
+            Wire::new([gone]),
             Wire::new([first("no json")]),
-            Wire::new([first(manifest), denied]),
+            Wire::new([first(manifest), denied.clone(), denied]),
             Wire::new([first(manifest), answer(&[("/x/id", "2")])]),
         ] {
             let (reader, _) = reader(&wire, names(true)).await;
             let credentials = reader.load(false).await.unwrap();
             assert_eq!((credentials.app.id, credentials.additional.len()), (1, 0));
         }
+    }
+
+    #[tokio::test]
+    async fn an_app_that_may_not_be_read_costs_itself_alone_and_is_read_once_it_may() {
+        let manifest = r#"[{"idParamName": "/x/id", "keyParamName": "/x/key"},
+            {"idParamName": "no name", "keyParamName": "no name"}, {"idParamName": "/lost"}]"#;
+        let first = || answer(&[("/gh/id", "1"), ("/gh/key", PEM), ("/gh/apps", manifest)]);
+        let refused = |code: &str| (400, json!({"__type": code, "Message": "no"}));
+        let x = || answer(&[("/x/id", "2"), ("/x/key", PEM)]);
+        let wire = Wire::new([
+            first(),
+            refused("AccessDeniedException"),
+            x(),
+            refused("ValidationException"),
+            answer(&[("/gh/id", "1"), ("/gh/key", PEM), ("/gh/apps", "[]")]),
+        ]);
+        let (reader, clock) = reader(&wire, names(true)).await;
+        for seconds in [0, 59, 1] {
+            clock.pass(seconds);
+            let credentials = reader.load(false).await.unwrap();
+            let apps: Vec<_> = credentials.additional.iter().map(|app| app.id).collect();
+            assert_eq!(apps, if seconds == 1 { vec![] } else { vec![2] });
+        }
+        let asked: Vec<_> = wire.requests().iter().map(|r| r["Names"].clone()).collect();
+        let both = json!(["/x/id", "/x/key"]);
+        assert_eq!(asked[1..4], [json!(["/x/id", "/x/key", "no name"]), both, json!(["no name"])]);
+        clock.pass(3600);
+        reader.load(false).await.unwrap();
+        assert_eq!(wire.requests().len(), 5, "complete, and not read again");
     }
 
     #[tokio::test]

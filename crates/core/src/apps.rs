@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::names::NameKey;
 use crate::secret::Secret;
@@ -36,22 +37,42 @@ pub struct ManifestEntry {
     // the owner at hand, since an id that was written down goes stale when the App is installed anew.
 }
 
-/// Reads a manifest: a JSON list with one object per additional App. The error says what is wrong.
-pub fn read_manifest(text: &str) -> Result<Vec<ManifestEntry>, String> {
-    let entries: Vec<ManifestEntry> = serde_json::from_str(text)
-        .map_err(|error| format!("it is no list of idParamName and keyParamName: {error}"))?;
+impl ManifestEntry {
+    /// The names of its two parameters.
+    pub fn parameters(&self) -> [String; 2] {
+        [self.id_parameter.clone(), self.key_parameter.clone()]
+    }
+}
+
+/// Reads a manifest: a JSON list with one object per additional App, and what is wrong with those that are
+/// left out. An error is a manifest that is none. No text of it is repeated: it may be a key that was stored in
+/// the wrong place.
+pub fn read_manifest(text: &str) -> Result<(Vec<ManifestEntry>, Vec<String>), String> {
+    let entries: Vec<Value> = serde_json::from_str(text).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        format!("it is no JSON list (line {line}, column {column})")
+    })?;
     if entries.len() > MAX_APPS {
         return Err(format!("it has {} Apps, and may have {MAX_APPS}", entries.len()));
     }
-    Ok(entries)
+    let (mut apps, mut problems) = (Vec::new(), Vec::new());
+    for (place, entry) in entries.into_iter().enumerate() {
+        match serde_json::from_value::<ManifestEntry>(entry) {
+            Ok(entry) if !entry.id_parameter.is_empty() && !entry.key_parameter.is_empty() => {
+                apps.push(entry);
+            }
+            _ => problems.push(format!(
+                "entry {} of the manifest does not say idParamName and keyParamName",
+                place + 1
+            )),
+        }
+    }
+    Ok((apps, problems))
 }
 
 /// The names of the parameters that a manifest refers to.
 pub fn parameters_of(manifest: &[ManifestEntry]) -> Vec<String> {
-    manifest
-        .iter()
-        .flat_map(|entry| [entry.id_parameter.clone(), entry.key_parameter.clone()])
-        .collect()
+    manifest.iter().flat_map(ManifestEntry::parameters).collect()
 }
 
 /// The Apps of a manifest, by the texts of its parameters, and what is wrong with those that are left out.
@@ -131,21 +152,40 @@ mod tests {
 
     #[test]
     fn j62_the_manifest_is_read_in_its_format() {
-        let manifest = read_manifest(
+        let (manifest, problems) = read_manifest(
             r#"[{"idParamName": "/a/1/id", "keyParamName": "/a/1/key", "installationIdParamName": null},
                 {"idParamName": "/a/2/id", "keyParamName": "/a/2/key", "installationIdParamName": "/a/2/i"},
                 {"idParamName": "/a/3/id", "keyParamName": "/a/3/key"}]"#,
         )
         .unwrap();
+        assert_eq!(problems, Vec::<String>::new());
         let names = parameters_of(&manifest);
         assert_eq!(names[..2], ["/a/1/id", "/a/1/key"]);
         assert_eq!(names.len(), 6, "the installation's id is not read");
-        assert_eq!(read_manifest("[]"), Ok(vec![]), "no additional App");
-        for bad in ["", "{}", r#"[{"idParamName": "/a"}]"#, r#"["/a"]"#, "null"] {
-            assert!(read_manifest(bad).is_err(), "{bad}");
+        assert_eq!(read_manifest("[]"), Ok((vec![], vec![])), "no additional App");
+        for bad in ["", "{}", "null", r#""SECRET""#, "[SECRET]"] {
+            let problem = read_manifest(bad).unwrap_err();
+            assert!(!problem.contains("SECRET"), "{problem}");
         }
         let many = vec![r#"{"idParamName": "a", "keyParamName": "b"}"#; 51].join(",");
         assert!(read_manifest(&format!("[{many}]")).unwrap_err().contains("51"));
+    }
+
+    #[test]
+    fn an_entry_of_the_manifest_that_is_none_costs_the_others_nothing() {
+        let good = r#"{"idParamName": "/a/id", "keyParamName": "/a/key"}"#;
+        let bad = [
+            r#"{"idParamName": "/b"}"#,
+            r#"{"idParamName": 7, "keyParamName": "SECRET"}"#,
+            r#"{"idParamName": "", "keyParamName": "SECRET"}"#,
+            r#""SECRET""#,
+            "null",
+        ];
+        for bad in bad {
+            let (apps, problems) = read_manifest(&format!("[{bad}, {good}]")).unwrap();
+            assert_eq!((apps.len(), problems.len()), (1, 1), "{bad}");
+            assert!(problems[0].contains("entry 1") && !problems[0].contains("SECRET"));
+        }
     }
 
     #[test]

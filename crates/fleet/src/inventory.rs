@@ -135,7 +135,7 @@ async fn living(
     let mut token = None;
     for _ in 0..MOST_PAGES {
         let call = client.describe_instances().filters(filter.clone()).max_results(PAGE);
-        let page = call.set_next_token(token).send().await.map_err(|error| {
+        let page = call.set_next_token(token.clone()).send().await.map_err(|error| {
             let refused = answered(&error).is_some_and(|(code, _)| code.starts_with("Invalid"));
             let error = failed(&what, &error);
             if refused { Trouble::Refused(error) } else { Trouble::Failed(error) }
@@ -154,10 +154,15 @@ async fn living(
                 }
             };
         }
-        token = page.next_token.filter(|token| !token.is_empty());
-        if token.is_none() {
+        let next = page.next_token.filter(|token| !token.is_empty());
+        if next.is_none() {
             return Ok(living);
         }
+        if next == token {
+            let text = format!("{what}: EC2 gives the same page again and again");
+            return Err(Trouble::Failed(Error::Transient(text)));
+        }
+        token = next;
     }
     let text = format!("{what}: EC2's list has more than {MOST_PAGES} pages");
     Err(Trouble::Failed(Error::Transient(text)))
@@ -440,9 +445,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_without_end_is_no_answer() {
-        let wire = Wire::new(|_, _, _| page(&[], Some("again")));
+        let wire = Wire::new(|_, _, token| page(&[], Some(&format!("{}x", token.unwrap_or("p")))));
         assert_eq!(exists(&wire, By::InstanceId, &ids(0..1)).await, [None]);
         assert_eq!(wire.asked().len(), 2 * MOST_PAGES);
+        // One that goes round in a circle is not followed for long.
+        let wire = Wire::new(|_, _, _| page(&[], Some("again")));
+        assert_eq!(exists(&wire, By::InstanceId, &ids(0..1)).await, [None]);
+        assert_eq!(wire.asked().len(), 4);
     }
 
     #[tokio::test]

@@ -8,7 +8,7 @@ use ostler_core::{Error, Result};
 pub fn api(github_url: &str) -> Result<String> {
     let wrong = |why: &str| {
         Error::Permanent(format!(
-            "GitHub's address '{}' (github_url in control/app) {why}; it is https://github.com, \
+            "GitHub's address '{}' (github_url in control/app; GhesApiUrl of a registration janitor) {why}; it is https://github.com, \
              https://<name>.ghe.com or the address of a GitHub Enterprise Server",
             github_url.chars().take(100).collect::<String>()
         ))

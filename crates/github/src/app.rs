@@ -131,8 +131,9 @@ impl<C: Clock> App<C> {
         let pem = credential.key.expose().replace("\\n", "\n");
         let key = EncodingKey::from_rsa_pem(pem.as_bytes()).map_err(|_| {
             Error::Permanent(format!(
-                "the private key of App {} (control/app-private-key) is not an RSA private key in PEM form; \
-                 store the file that GitHub gave when the key was generated",
+                "the private key of App {} (control/app-private-key; AppKeyParameter of a registration janitor) \
+                 is not an RSA private key in PEM form; store the file that GitHub gave when the key was \
+                 generated",
                 credential.id
             ))
         })?;

@@ -122,9 +122,14 @@ impl<C: Clock> Registrations for JanitorGitHub<C> {
         };
         let path = format!("{list}?per_page={PAGE}&page={page}");
         let reply = self.send(session, part, &Method::GET, &path).await?;
-        match reply.is_success() {
-            true => Ok(reply.read::<RunnerPage>(&what)?.listed()),
-            false => Err(self.error(&reply, &what, part)),
+        match reply.status {
+            // GitHub says so of what the App may not see as well.
+            404 => Err(Error::NotFound(format!(
+                "{what}: 404 {}; is it there (RunnerGroupIds, Repositories), and may the App see it?",
+                reply.words()
+            ))),
+            _ if reply.is_success() => Ok(reply.read::<RunnerPage>(&what)?.listed()),
+            _ => Err(self.error(&reply, &what, part)),
         }
     }
 

@@ -6,6 +6,7 @@
 //! of one App; an App that GitHub has told to wait is not called before its time, whatever else is asked.
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use ostler_core::time::Timestamp;
 use ostler_core::{Error, Result};
 
 use crate::app::{App, Users, Whose};
+use crate::reply::LONGEST_LIMIT;
 use crate::transport::{Carried, Lost, Reply, Transport};
 
 /// How long an App that was refused or limited is passed over while there is another one.
@@ -51,7 +53,7 @@ impl Resource {
     }
 }
 
-/// An App's rate limit as GitHub said it last. GHES says nothing by default.
+/// An App's rate limit with one owner as GitHub said it last. GHES says nothing by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Calls an hour.
@@ -63,12 +65,14 @@ pub struct Quota {
 }
 
 impl Quota {
-    fn of(reply: &Reply) -> Option<Self> {
+    /// As an answer tells it. A count that does not begin anew for hours is a mistake somewhere, and must not
+    /// stop an App until the process ends.
+    fn of(reply: &Reply, now: Timestamp) -> Option<Self> {
         let reset = i64::try_from(reply.number("x-ratelimit-reset")?).ok()?;
         Some(Self {
             limit: reply.number("x-ratelimit-limit")?,
             remaining: reply.number("x-ratelimit-remaining")?,
-            reset: Timestamp::from_seconds(reset),
+            reset: Timestamp::from_seconds(reset).min(now + LONGEST_LIMIT),
         })
     }
 }
@@ -96,21 +100,55 @@ struct Member<C> {
 }
 
 /// What an App has left.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Standing {
+    /// With each owner, in lower case: GitHub counts the calls of each installation by themselves
+    /// (docs.github.com, "Rate limits for GitHub Apps"), so one that is used up costs the others nothing.
+    owners: HashMap<String, Allowance>,
+    /// GitHub has said "not before" to the App as a whole.
+    limited_until: Timestamp,
+    /// Others are preferred until then, whoever's the work is.
+    cooling_until: Timestamp,
+    bucket: Bucket,
+}
+
+/// What an App has left with one owner.
+#[derive(Clone, Copy, Default)]
+struct Allowance {
     quotas: [Option<Quota>; 2],
     /// GitHub has said "not before".
     limited_until: [Timestamp; 2],
     /// Others are preferred until then.
     cooling_until: Timestamp,
-    bucket: Bucket,
+}
+
+impl Allowance {
+    /// The quota as far as it still counts: after its reset nothing is known.
+    fn quota(&self, resource: Resource, now: Timestamp) -> Option<Quota> {
+        self.quotas[resource.index()].filter(|quota| quota.reset > now)
+    }
 }
 
 impl Standing {
+    fn with(&self, owner: &str) -> Allowance {
+        self.owners.get(&owner.to_lowercase()).copied().unwrap_or_default()
+    }
+
+    fn with_mut(&mut self, owner: &str) -> &mut Allowance {
+        self.owners.entry(owner.to_lowercase()).or_default()
+    }
+
     /// Until when it may not be called; `None` if it may.
-    fn limited(&self, resource: Resource, reserve: u64, now: Timestamp) -> Option<Timestamp> {
-        let mut until = self.limited_until[resource.index()];
-        if let Some(quota) = self.quota(resource, now)
+    fn limited(
+        &self,
+        owner: &str,
+        resource: Resource,
+        reserve: u64,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        let own = self.with(owner);
+        let mut until = self.limited_until.max(own.limited_until[resource.index()]);
+        if let Some(quota) = own.quota(resource, now)
             && quota.remaining.saturating_mul(100) < quota.limit.saturating_mul(reserve)
         {
             until = until.max(quota.reset);
@@ -118,29 +156,37 @@ impl Standing {
         (until > now).then_some(until)
     }
 
-    /// The quota as far as it still counts: after its reset nothing is known.
-    fn quota(&self, resource: Resource, now: Timestamp) -> Option<Quota> {
-        self.quotas[resource.index()].filter(|quota| quota.reset > now)
+    /// Until when others are preferred.
+    fn cooling(&self, owner: &str) -> Timestamp {
+        self.cooling_until.max(self.with(owner).cooling_until)
     }
 
     /// What an answer tells.
-    fn note(&mut self, reply: &Reply, resource: Resource, now: Timestamp) {
-        let quota = Quota::of(reply);
+    fn note(&mut self, owner: &str, reply: &Reply, resource: Resource, now: Timestamp) {
+        let (quota, limit) = (Quota::of(reply, now), reply.limit(now));
+        let own = self.with_mut(owner);
         if quota.is_some() {
-            self.quotas[resource.index()] = quota;
+            own.quotas[resource.index()] = quota;
         }
         let used_up = quota.filter(|quota| quota.remaining == 0 && quota.reset > now);
-        let until = match (reply.limit(now), used_up) {
-            (Some(wait), _) => now + wait,
+        match (limit, used_up) {
             // The reset is in whole seconds.
-            (None, Some(quota)) => quota.reset + Duration::from_secs(1),
-            (None, None) => return,
-        };
-        self.cooling_until = now + COOLDOWN;
-        match used_up {
-            Some(_) => self.limited_until[resource.index()] = until,
+            (_, Some(quota)) => {
+                let until = limit.map_or(quota.reset + Duration::from_secs(1), |wait| now + wait);
+                own.limited_until[resource.index()] = until;
+                own.cooling_until = now + COOLDOWN;
+            }
             // A secondary limit is for the App as a whole.
-            None => self.limited_until = [until; 2],
+            (Some(wait), None) => {
+                self.limited_until = now + wait;
+                self.cooling_until = now + COOLDOWN;
+            }
+            // Not admitted there, though it could sign in: a permission that nobody has accepted yet. Its quota
+            // stays full by that, and it would be chosen again and again.
+            (None, None) if matches!(reply.status, 401 | 403) => {
+                own.cooling_until = now + COOLDOWN;
+            }
+            (None, None) => {}
         }
     }
 }
@@ -176,6 +222,11 @@ impl<C: Clock> Pool<C> {
         let transport = Arc::new(Transport::new(api.to_owned()));
         let mut members: Vec<Member<C>> = Vec::new();
         for credential in apps {
+            if members.iter().any(|member| member.id == credential.id) {
+                // Twice the same App has no more quota, and would be called by the one when the other may not.
+                tracing::warn!(app = credential.id, "an App that is listed twice counts once");
+                continue;
+            }
             let of = (Arc::clone(&transport), Arc::clone(&users), Arc::clone(&clock));
             match App::new(credential, of) {
                 Ok(app) => {
@@ -225,9 +276,14 @@ impl<C: Clock> Pool<C> {
         self.members.iter().any(|member| member.app.is_refused())
     }
 
-    /// The quota of each App that GitHub has told one of, by its id.
+    /// The quota of each App that GitHub has told one of, by its id: with the owner where least is left.
     pub fn quotas(&self) -> Vec<(u64, Quota)> {
-        let quota = |member: &Member<C>| Some((member.id, member.standing().quotas[0]?));
+        let now = self.now();
+        let least = |standing: &Standing| {
+            let known = standing.owners.values().filter_map(|own| own.quotas[0]);
+            known.min_by_key(|quota| (quota.reset <= now, quota.remaining))
+        };
+        let quota = |member: &Member<C>| Some((member.id, least(&member.standing())?));
         self.members.iter().filter_map(quota).collect()
     }
 
@@ -236,7 +292,7 @@ impl<C: Clock> Pool<C> {
     pub async fn choose(&self, whose: Whose<'_>, resource: Resource) -> Result<Chosen> {
         let mut tried = vec![false; self.members.len()];
         let mut last = None;
-        while let Some(index) = self.pick(resource, &tried) {
+        while let Some(index) = self.pick(whose.owner, resource, &tried) {
             tried[index] = true;
             let member = &self.members[index];
             match member.app.sign_in(self.seen_by(index, whose)).await {
@@ -245,20 +301,21 @@ impl<C: Clock> Pool<C> {
                     tracing::warn!(app = member.id, %error, "an App can't sign in");
                     let now = self.now();
                     let mut standing = member.standing();
-                    standing.cooling_until = now + COOLDOWN;
+                    standing.with_mut(whose.owner).cooling_until = now + COOLDOWN;
                     if let Error::Later { after, .. } = &error {
-                        standing.limited_until = [now + *after; 2];
+                        standing.limited_until = now + *after;
+                        standing.cooling_until = now + COOLDOWN;
                     }
                     last = Some(error);
                 }
             }
         }
-        Err(last.unwrap_or_else(|| self.all_limited(resource)))
+        Err(last.unwrap_or_else(|| self.all_limited(whose.owner, resource)))
     }
 
     /// The best of those that were not tried yet and may be called: not cooling down before cooling down,
     /// then the most calls left (what is not known counts as without limit), then the next in turn.
-    fn pick(&self, resource: Resource, tried: &[bool]) -> Option<usize> {
+    fn pick(&self, owner: &str, resource: Resource, tried: &[bool]) -> Option<usize> {
         let (now, count) = (self.now(), self.members.len());
         (0..count)
             .map(|step| (self.start + step) % count)
@@ -266,27 +323,32 @@ impl<C: Clock> Pool<C> {
             .filter(|(_, index)| !tried[*index])
             .filter_map(|(step, index)| {
                 let standing = self.members[index].standing();
-                if standing.limited(resource, self.reserve, now).is_some() {
+                if standing.limited(owner, resource, self.reserve, now).is_some() {
                     return None;
                 }
-                let left = standing.quota(resource, now).map_or(u64::MAX, |quota| quota.remaining);
-                Some(((standing.cooling_until <= now, left, Reverse(step)), index))
+                let quota = standing.with(owner).quota(resource, now);
+                let left = quota.map_or(u64::MAX, |quota| quota.remaining);
+                Some(((standing.cooling(owner) <= now, left, Reverse(step)), index))
             })
             .max_by_key(|(rank, _)| *rank)
             .map(|(_, index)| index)
     }
 
-    fn all_limited(&self, resource: Resource) -> Error {
+    fn all_limited(&self, owner: &str, resource: Resource) -> Error {
         let now = self.now();
         let until = self
             .members
             .iter()
-            .filter_map(|member| member.standing().limited(resource, self.reserve, now))
+            .filter_map(|member| member.standing().limited(owner, resource, self.reserve, now))
             .min()
             .unwrap_or(now);
         let reason = match self.reserve {
-            0 => "GitHub's rate limit is used up for every App".to_owned(),
-            share => format!("less than {share} % of GitHub's rate limit is left for every App"),
+            0 => format!("GitHub's rate limit with {owner} is used up for every App"),
+            share => {
+                format!(
+                    "less than {share} % of GitHub's rate limit with {owner} is left for every App"
+                )
+            }
         };
         Error::Later { after: until.since(now).max(Duration::from_secs(1)), reason }
     }
@@ -315,7 +377,7 @@ impl<C: Clock> Pool<C> {
         }
         let sent = member.app.call(self.seen_by(index, whose), method, path, carried).await;
         if let Ok(Ok(reply)) = &sent {
-            member.standing().note(reply, Resource::of(path), self.now());
+            member.standing().note(whose.owner, reply, Resource::of(path), self.now());
         }
         sent
     }
@@ -337,7 +399,7 @@ impl<C: Clock> Pool<C> {
             others = others.saturating_sub(1);
             let limited = sent.as_ref().is_ok_and(|reply| reply.limit(self.now()).is_some());
             let none_tried = vec![false; self.members.len()];
-            if !limited || others == 0 || self.pick(resource, &none_tried).is_none() {
+            if !limited || others == 0 || self.pick(whose.owner, resource, &none_tried).is_none() {
                 return Ok(sent);
             }
         }

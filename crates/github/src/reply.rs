@@ -18,7 +18,7 @@ use crate::wire::{JitAnswer, Trouble};
 const LIMIT_WITHOUT_HINT: Duration = Duration::from_secs(60);
 
 /// Longest wait that is believed: primary limits are by the hour.
-const LONGEST_LIMIT: Duration = Duration::from_secs(2 * 3600);
+pub(crate) const LONGEST_LIMIT: Duration = Duration::from_secs(2 * 3600);
 
 /// Longest part of GitHub's words in an error.
 const MAX_WORDS: usize = 300;
@@ -128,11 +128,17 @@ impl Reply {
         let text = |advice: &str| format!("{what}: {status} {words}{advice}");
         match status {
             401 => Error::Permanent(text(
-                "; GitHub does not accept the App: check control/app and control/app-private-key",
+                "; GitHub does not accept the App: check its id and key (control/app and control/app-private-key; \
+                 AppIdParameter and AppKeyParameter of a registration janitor)",
             )),
             403 if words.to_lowercase().contains("suspended") => Error::Permanent(text(
                 "; the owner of the installation has suspended the App and has to admit it again",
             )),
+            403 if words.to_lowercase().contains("ip allow list") => Error::Permanent(text(
+                "; Ostler's functions have no address of their own that could be allowed",
+            )),
+            // No permission helps there.
+            403 if words.to_lowercase().contains("archived") => Error::Permanent(text("")),
             403 => Error::Permanent(text(&format!("; {}", needs.advice()))),
             404 => Error::NotFound(text("")),
             409 => Error::Conflict(text("")),
@@ -318,6 +324,22 @@ mod tests {
             matches!(&error, Error::Permanent(text) if text.contains("admit it again")),
             "{error}"
         );
+    }
+
+    #[test]
+    fn ra_10_what_no_permission_mends_is_not_called_a_permission() {
+        for (message, says_also) in [
+            (
+                "Although you appear to have the correct authorization credentials, the `acme` organization \
+                 has an IP allow list enabled, and your IP address is not permitted.",
+                "no address of their own",
+            ),
+            ("Repository was archived so is read-only.", "archived"),
+        ] {
+            let error = reply(403, &[], says(message)).error("x", NEEDS, NOW);
+            let Error::Permanent(text) = error else { panic!("{error}") };
+            assert!(text.contains(says_also) && !text.contains("grant the App"), "{text}");
+        }
     }
 
     #[test]

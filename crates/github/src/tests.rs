@@ -138,7 +138,11 @@ async fn serve(State(server): State<Server>, request: Request) -> Response<Body>
     let call = Call {
         what: what.clone(),
         query: request.uri().query().unwrap_or_default().to_owned(),
-        bearer: request.headers()["authorization"].to_str().unwrap().replace("Bearer ", ""),
+        bearer: request
+            .headers()
+            .get("authorization")
+            .map(|it| it.to_str().unwrap().replace("Bearer ", ""))
+            .unwrap_or_default(),
         tag: request.headers().get("if-none-match").map(|tag| tag.to_str().unwrap().to_owned()),
         body: Value::Null,
     };

@@ -1,7 +1,7 @@
 //! GitHub's answers, as little of them as is used, and every field optional: null, missing and new values
 //! are all met in practice, and one odd job must not cost a page.
 
-use ostler_core::janitor::{Listed, Registration};
+use ostler_core::janitor::{Listed, MAX_SAFE_INTEGER, Registration};
 use ostler_core::labels::Labels;
 use ostler_core::ports::{ForgeJob, JobStatus, Registered};
 use ostler_core::reconciler::Delivered;
@@ -93,11 +93,11 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// As the janitor sees it; `None` without an id. It has to be said in so many words that the runner is
+    /// As the janitor sees it; `None` without an id that a message can carry. It has to be said in so many words that the runner is
     /// offline and not busy: whatever else GitHub may come to say there, it is left alone.
     pub fn registration(self) -> Option<Registration> {
         Some(Registration {
-            id: self.id?,
+            id: self.id.filter(|id| (1..=MAX_SAFE_INTEGER).contains(id))?,
             name: self.name.unwrap_or_default(),
             offline: self.status.as_deref() == Some("offline"),
             busy: self.busy != Some(false),
@@ -304,9 +304,10 @@ mod tests {
     #[test]
     fn an_entry_that_cannot_be_read_counts_for_the_pages_length_and_costs_only_itself() {
         let page = json!({"total_count": "many", "runners": [{"id": "one"}, null, {"name": "no id"},
+            {"id": 0}, {"id": -1}, {"id": 9_007_199_254_740_992_i64}, {"id": 1.5},
             {"id": 2, "name": "x", "runner_group_id": 7, "labels": 5}]});
         let listed = serde_json::from_value::<RunnerPage>(page).unwrap().listed();
-        assert_eq!((listed.entries, listed.registrations.len()), (4, 1));
+        assert_eq!((listed.entries, listed.registrations.len()), (8, 1));
         assert_eq!(listed.registrations[0].group, Some(7));
         for none in [json!({}), json!({"runners": null}), json!({"runners": 7}), json!([])] {
             assert!(

@@ -69,8 +69,9 @@ struct Batch<'a, C, F> {
     failed: Vec<String>,
     /// Members of groups, as far as they were read for this batch.
     members: HashMap<Part, Members>,
-    /// Owners where the App is not admitted: the others of the batch would be refused as well.
-    refused: HashSet<String>,
+    /// Lists where the App is not admitted: the others of the batch would be refused as well. Not owners: a
+    /// repository that is archived takes no deletions, and must not cost the owner's others theirs.
+    refused: HashSet<Part>,
 }
 
 /// A group's members, read page by page, as far as somebody had to look.
@@ -96,7 +97,7 @@ impl<C: Context, F: Fn() -> bool> Batch<'_, C, F> {
         let candidate = match Candidate::read(body, organization) {
             Ok(Body::Candidate(candidate)) => candidate,
             Ok(Body::NoCandidate(why)) => {
-                warn!(message_id = id, why, "discarded: no message of a candidate");
+                warn!(message_id = id, why = shown(&why), "discarded: no message of a candidate");
                 self.counts.kept(Kept::Unusable, 1);
                 return None;
             }
@@ -172,7 +173,7 @@ impl<C: Context, F: Fn() -> bool> Batch<'_, C, F> {
     /// Takes one candidate to its end.
     async fn settle(&mut self, id: &str, candidate: &Candidate) {
         let (runner, part) = (&candidate.runner_name, &candidate.part);
-        if self.refused.contains(part.owner()) {
+        if self.refused.contains(part) {
             self.fail(id, "GitHub");
             return;
         }
@@ -193,7 +194,7 @@ impl<C: Context, F: Fn() -> bool> Batch<'_, C, F> {
             Err(error) => {
                 // What no repetition mends is told of once, and not asked for each of the others.
                 if matches!(error, Error::Permanent(_)) {
-                    self.refused.insert(part.owner().to_owned());
+                    self.refused.insert(part.clone());
                 }
                 warn!(message_id = id, %part, runner, %error, "not confirmed; it comes again");
                 self.fail(id, "GitHub");

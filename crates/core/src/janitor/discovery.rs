@@ -65,8 +65,8 @@ struct Scan<'a, C> {
     queued: u64,
     dry_run_candidates: u64,
     candidate_failures: u64,
-    /// Look-ups of what is behind a registration that were answered.
-    answered: u64,
+    /// Registrations of which it was found that nothing is behind them.
+    absent: u64,
     kept: BTreeMap<Kept, u64>,
     /// Pages shift while a list is read: what was a candidate on one page may come again on the next.
     candidates: HashSet<i64>,
@@ -88,7 +88,7 @@ impl<'a, C: Context> Scan<'a, C> {
             queued: 0,
             dry_run_candidates: 0,
             candidate_failures: 0,
-            answered: 0,
+            absent: 0,
             kept: BTreeMap::new(),
             candidates: HashSet::new(),
             failures: BTreeMap::new(),
@@ -128,6 +128,8 @@ impl<'a, C: Context> Scan<'a, C> {
                 }
             }
         }
+        self.abandoned += 1;
+        warn!(%part, "a list without end was left");
         None
     }
 
@@ -183,9 +185,8 @@ impl<'a, C: Context> Scan<'a, C> {
         let resources: Vec<_> = found.iter().map(|(_, resource)| resource.clone()).collect();
         let exist = complete(resources.len(), provider.exist(&resources).await);
         let observed_at = self.context.clock().now();
-        let mut absent = Vec::new();
+        let (mut absent, mut unknown) = (Vec::new(), None);
         for ((registration, resource), exists) in found.into_iter().zip(exist) {
-            self.answered += u64::from(exists.is_ok());
             match exists {
                 Ok(true) => self.keep(Kept::Exists),
                 Ok(false) => absent.push(Candidate {
@@ -197,11 +198,17 @@ impl<'a, C: Context> Scan<'a, C> {
                     scope: self.fingerprint.clone(),
                 }),
                 Err(error) => {
-                    warn!(%part, runner = registration.name, %error, "what is behind a registration is not known: kept");
-                    self.fail("LookUp", 1);
+                    let (_, number) = unknown.get_or_insert((error, 0_u64));
+                    *number += 1;
                 }
             }
         }
+        // One line for a page: a region that does not answer strikes all of it.
+        if let Some((error, registrations)) = unknown {
+            warn!(%part, registrations, %error, "what is behind registrations is not known: they are kept");
+            self.fail("LookUp", registrations);
+        }
+        self.absent += count(absent.len());
         let mut rest = absent.as_slice();
         while !rest.is_empty() {
             if let Some(stop) = self.stop(may_begin) {
@@ -277,9 +284,12 @@ impl<'a, C: Context> Scan<'a, C> {
         for (kind, number) in &self.failures {
             counts.failed(kind, *number);
         }
-        // A janitor that can't look behind any registration does nothing, however well it reads lists.
-        let blind = self.failures.contains_key("LookUp") && self.answered == 0;
-        if stop == Stop::Completed && self.abandoned == 0 && !blind {
+        // A janitor that can't look everywhere finds nothing to be gone, however well it reads lists: one region
+        // that does not answer is enough, and others may still say of this and that that it is there.
+        let blind = self.failures.contains_key("LookUp") && self.absent == 0;
+        // The same of one whose queue takes nothing.
+        let mute = self.failures.contains_key("Queue") && self.queued == 0;
+        if stop == Stop::Completed && self.abandoned == 0 && !blind && !mute {
             counts.add("ScanCompleted", None, 1);
         }
         match self.error {

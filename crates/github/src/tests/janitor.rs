@@ -127,6 +127,33 @@ async fn j57_a_page_that_cannot_be_read_is_no_short_page() {
 }
 
 #[tokio::test]
+async fn a_list_that_is_not_there_is_told_with_what_to_look_at() {
+    let server = installed().await.on(GROUP, [says(404, "Not Found")]);
+    let github = janitor(&server);
+    let session = github.session(&group()).await.unwrap();
+    let error = github.page(&session, &group(), 1).await.unwrap_err();
+    assert!(matches!(&error, Error::NotFound(text) if text.contains("RunnerGroupIds")), "{error}");
+}
+
+#[tokio::test]
+async fn no_token_goes_to_another_host() {
+    let elsewhere = Server::start().await;
+    for code in [301, 302, 307, 308] {
+        let location = format!("{}/api/v3/stolen", elsewhere.url);
+        let moved = Answer { headers: vec![("location", location)], ..says(code, "Moved") };
+        let server = installed().await.on(GROUP, [moved.clone()]).on(DELETE, [moved]);
+        let github = janitor(&server);
+        let session = github.session(&group()).await.unwrap();
+        assert!(github.page(&session, &group(), 1).await.is_err());
+        let removal = github.remove(&session, &group(), 9).await;
+        assert!(!matches!(removal, Ok(Removal::Removed)));
+    }
+    assert!(!elsewhere.calls().is_empty(), "it was asked");
+    let stolen: Vec<_> = elsewhere.calls().into_iter().map(|call| call.bearer).collect();
+    assert!(stolen.iter().all(String::is_empty), "{stolen:?}");
+}
+
+#[tokio::test]
 async fn j72_ra_10_what_the_app_lacks_is_named() {
     let denied = says(403, "Resource not accessible by integration");
     let server = installed().await.on(GROUP, [denied.clone()]).on(DELETE, [denied]);

@@ -282,6 +282,72 @@ async fn ra_17_tokens_of_apps_and_owners_are_not_mixed_up() {
     }
 }
 
+/// Owners Acme and Beta, for both of which App 1 is installed.
+async fn two_owners() -> Server {
+    apps()
+        .await
+        .on("app 1: GET /orgs/Beta/installation", [ok(json!({"id": 61}))])
+        .on("app 1: POST /app/installations/61/access_tokens", [ok(json!({"token": "beta"}))])
+        .on("GET /orgs/Beta/things", [left(4000)])
+}
+
+#[tokio::test]
+async fn jp_03_ra_01_an_owner_whose_quota_is_used_up_costs_other_owners_nothing() {
+    for answer in [limited(200, 0, 1800), limited(403, 0, 1800), left(499)] {
+        let server = two_owners().await.on(LIST, [answer]);
+        let pool = pool(&server, &[1]).leaving(10);
+        work(&server, &pool).await.unwrap();
+        assert!(matches!(work(&server, &pool).await, Err(Error::Later { .. })));
+        let beta = Whose::owner("Beta");
+        let chosen = pool.choose(beta, Resource::Core).await.unwrap();
+        let path = "/orgs/Beta/things";
+        let _ = pool.send(chosen, beta, &Method::GET, path, Carried::Nothing).await.unwrap();
+        let still = work(&server, &pool).await.unwrap_err();
+        assert!(still.to_string().contains("Acme"), "and Beta's plenty is not Acme's: {still}");
+        assert!(pool.quotas()[0].1.remaining < 500, "the least is told of");
+    }
+}
+
+#[tokio::test]
+async fn a_reset_that_never_comes_stops_an_app_for_two_hours_and_not_for_ever() {
+    for remaining in [0, 100] {
+        let far = limited(200, remaining, 1_000_000_000_000);
+        let server = apps().await.on(LIST, [far, left(4000)]);
+        let pool = pool(&server, &[1]).leaving(10);
+        work(&server, &pool).await.unwrap();
+        assert!(matches!(work(&server, &pool).await, Err(Error::Later { .. })));
+        server.clock.pass(7202);
+        assert!(work(&server, &pool).await.is_ok(), "{remaining}");
+    }
+}
+
+#[tokio::test]
+async fn j66_ra_10_an_app_that_is_not_admitted_to_a_call_lets_others_go_first() {
+    let full = |code| Answer { headers: left(4999).headers, ..says(code, "no") };
+    for code in [401, 403] {
+        let server = apps()
+            .await
+            .on(&format!("one: {LIST}"), [full(code)])
+            .on(&format!("two: {LIST}"), [left(1000)]);
+        let pool = pool(&server, &[1, 2]);
+        let mut by = Vec::new();
+        for _ in 0..4 {
+            by.push(work(&server, &pool).await.unwrap());
+        }
+        assert_eq!(by, ["one", "two", "two", "two"], "{code}");
+    }
+}
+
+#[tokio::test]
+async fn an_app_that_is_listed_twice_is_one_app() {
+    let server = apps().await.on(LIST, [limited(403, 0, 1800)]);
+    let pool = pool(&server, &[1, 1, 1]);
+    work(&server, &pool).await.unwrap();
+    let sent = server.calls().len();
+    assert!(matches!(work(&server, &pool).await, Err(Error::Later { .. })));
+    assert_eq!((server.calls().len(), pool.quotas().len()), (sent, 1), "GitHub said to wait");
+}
+
 #[tokio::test]
 async fn ra_18_an_app_with_little_left_is_not_the_janitors() {
     let server = apps().await.on(LIST, [left(500), left(499), left(4000)]);

@@ -370,6 +370,26 @@ fn jp_14_what_is_not_allowed_is_tried_once_for_a_batch() {
 }
 
 #[test]
+fn jp_03_a_repository_that_takes_no_deletions_costs_the_owners_others_nothing() {
+    let world = World::new([]);
+    world.list(&repository("archived"), [orphan(1)]);
+    world.list(&repository("widgets"), [orphan(2)]);
+    let config = config(|c| {
+        let all = ["archived", "widgets"].map(|name| match repository(name) {
+            Part::Repository(repository) => repository,
+            Part::Group { .. } => unreachable!(),
+        });
+        c.scope = Scope::Repositories(all.into());
+    });
+    world.scan(&config);
+    world.pass(OBSERVATION);
+    let archived = "403: Repository was archived so is read-only.";
+    world.break_call("delete 1", Error::Permanent(archived.into()));
+    assert_eq!(world.confirm(&config), [0]);
+    assert_eq!(world.ids(), [1]);
+}
+
+#[test]
 fn jp_05_only_a_look_that_answered_counts_and_a_scan_can_never_take_everything() {
     let world = World::new((1..=300).map(orphan));
     let config = config(|c| c.max_candidates = 50);

@@ -242,6 +242,15 @@ fn j37_a_look_that_failed_is_no_absence_and_stops_nobody_else() {
     world.unknown.borrow_mut().insert(instance(2));
     world.scan(&config(|_| {}));
     assert_eq!(world.metric("ScanCompleted"), 1.0, "still the one");
+    // So where a region is shut: others say what is there, and nothing is ever found to be gone.
+    world.unknown.borrow_mut().remove(&instance(2));
+    world.live(2);
+    let summary = world.scan(&config(|_| {}));
+    assert_eq!(
+        (&summary["existingResources"], &summary["candidateFailures"]),
+        (&json!(1), &json!(1))
+    );
+    assert_eq!(world.metric("ScanCompleted"), 1.0, "still the one");
 }
 
 #[test]
@@ -263,6 +272,7 @@ fn j38_a_candidate_that_the_queue_does_not_take_is_a_failure_of_its_own() {
             (&json!(0), &json!(1))
         );
         assert_eq!(world.metric("JanitorFailure Queue"), 1.0);
+        assert_eq!(world.metric("ScanCompleted"), 0.0, "nothing can ever come of it");
     }
 }
 
@@ -447,4 +457,5 @@ fn a_list_without_end_is_left_after_twice_the_pages_of_the_largest_group() {
     let janitor = EndlessJanitor { endless: Endless(&world), provider: Machines(&world) };
     run(handle(&janitor, &config(|_| {}), &json!({}), || true)).unwrap();
     assert_eq!(world.made("page"), 200);
+    assert_eq!(world.metric("ScanCompleted"), 0.0, "there is more of it, which no scan sees");
 }
