@@ -18,6 +18,11 @@ use ostler_sim::ec2;
 use ostler_sim::github::{self, ApiError, Fault, RateLimits, Scope, endpoint::ORG_GROUP_RUNNERS};
 use serde_json::{Value, json};
 
+use crate::permissions::{Subject, covered};
+
+#[path = "permissions/mod.rs"]
+mod permissions;
+
 /// The stack, and its function.
 const STACK: &str = "registration-janitor";
 
@@ -182,6 +187,7 @@ async fn sp_02_ten_thousand_registrations_lose_their_orphans_and_no_other_while_
     assert!(metrics["RegistrationKept Foreign"] > 0.0 && metrics["RegistrationKept Exists"] > 0.0);
     assert!(metrics.keys().any(|key| key.starts_with("JanitorFailure")), "the weather was fair");
     within_its_budgets(&rig);
+    it_calls_what_it_may_and_may_what_it_calls(&rig.world, STACK, "fn-registration-janitor").await;
 
     let state_dir = rig.world.log_dir();
     Arc::into_inner(rig).expect("nobody else has it").world.down().await;
@@ -215,6 +221,14 @@ async fn j16_j17_j86_a_dry_run_comes_first_and_only_tells(rig: &Rig, orphans: &B
     assert_eq!((&scanned["dryRun"], &scanned["candidatesQueued"]), (&json!(true), &json!(0)));
     assert_eq!(scanned["stopReason"], "candidate-limit");
     assert!(orphans.iter().all(|id| rig.registered(*id)));
+}
+
+/// For each kind of runner that it looks after, once its world has played all that it does.
+async fn it_calls_what_it_may_and_may_what_it_calls(world: &World, stack: &str, caller: &str) {
+    let written = &["registration-janitor.yaml"];
+    let subject = Subject::function(world, stack, caller, written).await;
+    let wrong = covered(world, &[subject], true).await;
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 /// Pages and real time of each scan; and nothing secret in the log.
@@ -289,6 +303,8 @@ async fn j33_jp_09_an_installs_janitor_removes_its_own_and_keeps_what_runs_and_w
         })
     };
     assert!(kept("Exists") && kept("Foreign"));
+    let own = "ostler-janitor";
+    it_calls_what_it_may_and_may_what_it_calls(&world, own, &format!("fn-{own}")).await;
     let state_dir = world.log_dir();
     world.down().await;
     let _ = std::fs::remove_dir_all(state_dir);

@@ -137,7 +137,8 @@ async fn the_answers_to_the_handoff_are_lost(rig: &Rig) {
     assert_eq!(rig.instances(job).len(), 1);
 }
 
-fn next_launch(rig: &Rig, fate: Fate, seconds: Option<u64>) {
+/// Of one launch, whoever's it is.
+pub fn next_launch(rig: &Rig, fate: Fate, seconds: Option<u64>) {
     assert!(rig.world.ec2.inject(Ec2Fault::Launches { fate, times: Some(1), seconds }));
 }
 
@@ -176,7 +177,7 @@ async fn an_execution_stopped_while_the_machine_boots(rig: &Rig) -> u64 {
 }
 
 /// The job is served by the replacement that its first runner's end owed.
-async fn is_replaced(rig: &Rig, job: u64) {
+pub async fn is_replaced(rig: &Rig, job: u64) {
     let done = rig.served(job).await;
     let replacement = done.runner.unwrap().name;
     assert!(replacement.ends_with("-r1"), "{} was served by {replacement}", done.repository);

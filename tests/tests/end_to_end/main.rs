@@ -16,6 +16,7 @@
 mod permissions;
 
 mod accounts;
+mod duties;
 mod faults;
 mod hops;
 mod recovery;

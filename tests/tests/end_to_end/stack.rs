@@ -9,6 +9,7 @@ use ostler_local::world::CONTROL_STACK;
 use ostler_sim::github::Status;
 use serde_json::json;
 
+use crate::duties::each_role_calls_what_it_may_and_may_what_it_calls;
 use crate::rig::{Rig, WEBHOOK, job_of, text, tiers};
 
 /// An operator's selector, over the Runtime API: what it answers follows from the repository.
@@ -51,6 +52,7 @@ async fn a_stack_comes_and_goes() {
     install_with_a_selector(&rig).await;
     r29_it_can_be_changed_while_a_job_runs(&rig).await;
     a_selector_chooses(&rig).await;
+    each_role_calls_what_it_may_and_may_what_it_calls(&rig).await;
     let jobs = deleting_the_stack_leaves_nothing_running(&rig).await;
     it_can_be_deployed_again(&rig, jobs).await;
     rig.answers_tell_nothing();

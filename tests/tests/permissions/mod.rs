@@ -27,7 +27,7 @@ pub struct Subject<'a> {
     pub role: String,
     /// Its account, where it is not the world's own.
     pub account: Option<&'a str>,
-    /// Files of infra/.
+    /// Files of infra/, or with `#` a resource in one: only what is written of it counts then.
     pub written: &'a [&'a str],
 }
 
@@ -100,7 +100,11 @@ impl Coverage {
     }
 }
 
-/// Calls of a caller by IAM action: the operations of the APIs, but for one, are called as the actions are.
+/// Operations that IAM knows by the name of another (service authorization data).
+const AS_ANOTHER: [(&str, &str); 2] =
+    [("lambda:Invoke", "lambda:InvokeFunction"), ("sqs:SendMessageBatch", "sqs:SendMessage")];
+
+/// Calls of a caller by IAM action.
 fn called(calls: &Calls, caller: &str) -> BTreeMap<String, u64> {
     let mut sum = BTreeMap::new();
     let is = |name: &str| match caller.strip_suffix('*') {
@@ -109,7 +113,8 @@ fn called(calls: &Calls, caller: &str) -> BTreeMap<String, u64> {
     };
     for (_, actions) in calls.iter().filter(|(name, _)| is(name)) {
         for (action, count) in actions {
-            let action = if action == "lambda:Invoke" { "lambda:InvokeFunction" } else { action };
+            let known = AS_ANOTHER.iter().find(|(operation, _)| operation == action);
+            let action = known.map_or(action.as_str(), |(_, known)| known);
             *sum.entry(action.to_owned()).or_default() += count;
         }
     }
@@ -160,9 +165,20 @@ async fn query(iam: &Client, action: &str, parameters: &[(&str, &str)]) -> ostle
 fn excused(files: &[&str]) -> BTreeMap<String, String> {
     let mut excused = BTreeMap::new();
     for file in files {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../infra").join(file);
+        let (name, resource) = file.split_once('#').unwrap_or((file, ""));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../infra").join(name);
         let text = std::fs::read_to_string(path).unwrap();
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let lines: Vec<&str> = match resource {
+            "" => text.lines().map(str::trim).collect(),
+            resource => {
+                let start = format!("  {resource}:");
+                let own = text.lines().skip_while(|line| *line != start).skip(1);
+                own.take_while(|line| line.is_empty() || line.starts_with("    "))
+                    .map(str::trim)
+                    .collect()
+            }
+        };
+        assert!(!lines.is_empty(), "{file} is not there");
         for (at, line) in lines.iter().enumerate() {
             let Some((actions, why)) =
                 line.strip_prefix("# Uncalled ").and_then(|rest| rest.split_once(": "))
