@@ -16,6 +16,7 @@ use ostler_sim::ec2::Span;
 use ostler_sim::github::JobSpec;
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::Simulation;
+use ostler_sim::world::{Plan, Strike};
 
 /// Histories of each profile in one run of the tests; `make sim` plays more.
 const HISTORIES: u64 = 12;
@@ -100,4 +101,36 @@ fn i4_a_function_that_is_invoked_twice_harms_no_job() {
             assert!(found.is_empty(), "{number}, {seed}: {found:#?}\n{}", story(&history));
         }
     }
+}
+
+/// Found by seeds 5723 and 4965: Register, invoked twice, registered the runner anew, and ended before it noted that; what
+/// was remembered was the first registration's id, of which GitHub knew nothing any more.
+#[test]
+fn i5_what_a_function_that_is_invoked_twice_registers_is_not_left_behind() {
+    let strikes = [
+        ("Forge.register", Strike::After),
+        ("Forge.register", Strike::CutAfter),
+        ("Ledger.record_registration", Strike::Before),
+        ("Ledger.record_registration", Strike::CutBefore),
+    ];
+    let mut struck = 0;
+    for (port, strike) in strikes {
+        for (number, seed) in (1..=3).flat_map(|number| (1..=12).map(move |seed| (number, seed))) {
+            let mut history = Simulation::new(seed);
+            {
+                let mut state = history.state();
+                state.latency =
+                    Span { least: Duration::from_millis(20), most: Duration::from_millis(400) };
+                state.plan = Plan::nth(port, number, strike);
+            }
+            // The webhook is the first, then come Launch and Register.
+            history.repeated = vec![3];
+            history.post(&small());
+            let allowed = Allowance { surplus: 1, longest_wait: minutes(60) };
+            let found = verdict(&mut history, allowed);
+            assert!(found.is_empty(), "{port} {number}, {seed}: {found:#?}\n{}", story(&history));
+            struck += usize::from(history.state().plan.is_over());
+        }
+    }
+    assert!(struck > 40, "{struck}: many of them strike");
 }

@@ -263,5 +263,17 @@ async fn remove_registration<C: RunnerContext>(
             return Ok(Removal::Gone);
         }
     };
-    context.forge().remove_runner(&place, id).await
+    let removal = context.forge().remove_runner(&place, id).await?;
+    // Of a runner whose job is known, and of one that a check removed, that was the last. Any other may have been
+    // registered anew by a Register that was invoked twice, and that ended before it noted what it had made. Names are
+    // unique at GitHub, so only one that is gone can have a follower.
+    let last = record.ran != Ran::Unknown || event.state.deregistered_at.is_some();
+    if removal == Removal::Gone
+        && !last
+        && let Some(found) = context.forge().runner_named(&place, &event.runner).await?
+    {
+        reached("cleanup: registered anew, and that was never noted");
+        return context.forge().remove_runner(&place, found.id).await;
+    }
+    Ok(removal)
 }

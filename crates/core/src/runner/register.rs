@@ -188,6 +188,14 @@ impl<C: RunnerContext> Request<'_, C> {
             let text = format!("{runner}: the name is taken, yet no runner has it");
             return Err(Error::Transient(text));
         };
+        let noted = context.ledger().runner(runner).await?;
+        if noted.runner_id == Some(found.id) && record.runner_id != noted.runner_id {
+            reached("register: its twin is at work");
+            // This step was invoked twice, and the other is about to hand over what it has registered. Whether it did
+            // is looked at when this one is tried again.
+            let text = format!("{runner}: another invocation has registered it just now");
+            return Err(Error::Transient(text));
+        }
         if record.runner_id == Some(found.id) && (found.online || found.busy) {
             reached("register: taken by this very instance");
             // Only this instance ever got that registration's secret: it claimed it before the answer was lost.

@@ -342,8 +342,17 @@ fn vanishing(rng: &mut StdRng) -> Parts {
     ]
 }
 
-/// Register is invoked twice, and the second time takes until the machine has claimed what the first had handed over.
+/// Register is invoked twice, and the second time takes until the machine has claimed what the first had handed over; or
+/// it makes a registration of its own, and ends before it notes that.
 fn invoked_twice(rng: &mut StdRng) -> Parts {
+    if rng.random_ratio(1, 2) {
+        let (port, number, strike) = match rng.random_range(0..3) {
+            0 => ("Forge.register", 3, Strike::After),
+            1 => ("Forge.register", 3, Strike::CutAfter),
+            _ => ("Ledger.record_registration", 2, Strike::CutBefore),
+        };
+        return vec![job(1, 60), ('t', Part::Twice(3)), aimed(port, number, 1, strike)];
+    }
     vec![
         job(1, 60),
         ('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(1500))),
