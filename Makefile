@@ -27,7 +27,7 @@ test: setup ## run every test
 	@scripts/test.sh
 
 sim: ## play random histories under virtual time: SECONDS=60 JOBS=20 ARGS="--profile calls --seed 7"
-	@cargo run --quiet --locked --profile sim -p ostler-sim -- run --seconds $(SECONDS) --jobs $(JOBS) $(ARGS)
+	@cargo run --quiet --locked --profile sim -p ostler-sim -- run --seconds $(SECONDS) --jobs $(JOBS) --everything $(ARGS)
 
 mutants: ## put faults into the use cases, and see whether they are noticed: ARGS="seeded" or "sampled"
 	@scripts/mutants.sh $(ARGS)

@@ -143,12 +143,15 @@ fn used_up(history: &Simulation, state: &State, job: u64) -> bool {
             taken || forsaken || machine.listened.is_none() || machine.fate != Fate::Healthy
         })
     };
-    let full = |generation: u8| {
-        let of = |execution: &&Execution| Lineage::parse(&execution.name).generation == generation;
-        its.clone().filter(of).count() > usize::from(MAX_REPLACEMENTS)
-    };
-    let latest = its.clone().map(|it| Lineage::parse(&it.name).generation).max();
-    latest.is_some_and(full) && its.all(|execution| lost(&execution.name))
+    generation_is_full(state, job) && its.all(|execution| lost(&execution.name))
+}
+
+/// Whether the latest generation of a job's runners has had all its replacements.
+pub(crate) fn generation_is_full(state: &State, job: u64) -> bool {
+    let its = state.executions.values().filter(|execution| execution.job() == Some(job));
+    let generations: Vec<u8> = its.map(|it| Lineage::parse(&it.name).generation).collect();
+    let latest = generations.iter().max();
+    generations.iter().filter(|it| Some(*it) == latest).count() > usize::from(MAX_REPLACEMENTS)
 }
 
 /// I3: runners are started for accepted jobs and in place of others, and no more of them.

@@ -17,11 +17,11 @@ use ostler_sim::ec2::{
     self, LaunchFault, LaunchRule, Market, PoolMatch, Rate, State as InstanceState, Throttle,
 };
 use ostler_sim::github::{
-    ApiError, Caller, Fault as GitHubFault, FaultRule, JobSpec, Scope, Status as JobStatus,
+    ApiError, Caller, Fault as GitHubFault, FaultRule, JobSpec, Scope, Status as JobStatus, Turn,
     Visibility, endpoint,
 };
 use ostler_sim::invariants::{Allowance, violations};
-use ostler_sim::simulation::Simulation;
+use ostler_sim::simulation::{Fate, Simulation};
 use ostler_sim::world::{ORGANIZATION, Plan, REPOSITORY, Status, Strike, tier};
 use serde_json::json;
 
@@ -703,4 +703,78 @@ fn a_tier_that_was_removed_keeps_the_job_until_it_is_back() {
     assert!(history.world.metric_by("LaunchDelayed", "Configuration") >= 1.0);
     history.world.tiers(&[tier("small", &["small"])]);
     holds(&mut history, within(60));
+}
+
+#[test]
+fn a_second_machine_of_one_purchase_is_ended_at_once() {
+    let mut history = Simulation::new(1);
+    history.state().ec2.double_launches(1);
+    history.post(&lasting(minutes(20)));
+    history.run_for(minutes(3));
+    let bought = history.state().ec2.instances().count();
+    assert_eq!((bought, live(&history)), (2, 1), "{}", story(&history));
+    holds(&mut history, Allowance::NONE);
+}
+
+/// A job's runner waits for its tier, which is gone; meanwhile the runner of another job, which has `labels`, has taken
+/// its job, and that one waits. Gives the two runners.
+fn waits_while_another_has_its_job(history: &mut Simulation, labels: &[&str]) -> [String; 2] {
+    history.world.tiers(&[tier("gone", &["small"])]);
+    history.state().ec2.limit_capacity(PoolMatch::default(), 0);
+    let own = history.post(&lasting(hours(12)));
+    history.run_for(seconds(10));
+    history.world.tiers(&[tier("other", &["small", "large"])]);
+    history.state().settings = None;
+    history.state().ec2.restore_capacity();
+    let wanted = [&["self-hosted"], labels].concat();
+    let waits = history.post(&JobSpec::new(REPOSITORY, &wanted));
+    history.state().github.set_turn(waits, Turn::Later);
+    history.run_for(minutes(4));
+    let [own_runner, other] = [own, waits].map(|job| history.world.base_name(REPOSITORY, job));
+    let ran_on = |job: &ostler_sim::github::Job| job.runner.as_ref().map(|it| it.name.clone());
+    let ran = history.state().github.all_jobs().find(|job| job.id == own).and_then(ran_on);
+    assert_eq!(ran.as_ref(), Some(&other), "{}", story(history));
+    [own_runner, other]
+}
+
+#[test]
+fn a_runner_whose_job_another_has_is_not_launched_for_one_that_has_supply() {
+    let mut history = Simulation::new(1);
+    history.judges_reports = true;
+    let [late, other] = waits_while_another_has_its_job(&mut history, &["small"]);
+    // Somebody has started one for who waits.
+    let input = history.state().executions[&other].input.clone();
+    history.begin(&format!("{other}-r1"), input);
+    history.run_for(minutes(10));
+    let end = history.state().executions[&late].reason().map(str::to_owned);
+    assert_eq!(end.as_deref(), Some("unneeded"), "{}", story(&history));
+}
+
+#[test]
+fn a_runner_whose_job_another_has_pays_for_the_job_that_waits_if_it_can_not_run_it() {
+    let mut history = Simulation::new(1);
+    // Nobody else does: who has its job is not looked after any more.
+    history.ruler = Box::new(|_, _| vec![]);
+    let [late, other] = waits_while_another_has_its_job(&mut history, &["large"]);
+    history.end_execution(&other, Status::Aborted);
+    history.run_for(hours(3));
+    let end = history.state().executions[&late].reason().map(str::to_owned);
+    assert_eq!(end.as_deref(), Some("unneeded"), "{}", story(&history));
+    assert!(names(&history.world).contains(&format!("{other}-r1")), "{}", story(&history));
+}
+
+#[test]
+fn what_was_handed_over_is_not_registered_anew_though_its_machine_never_came_online() {
+    for seed in 1..=8 {
+        let mut history = Simulation::new(seed);
+        // It freezes when it has claimed its registration, and the step is tried again after that.
+        history.fates = [Fate::Freezes(seconds(1))].into();
+        history.state().plan = Plan::nth("Ledger.record_handover", 1, Strike::CutAfter)
+            .and(Plan::some("Ledger.runner", 2, 7, Strike::Before));
+        history.post(&small());
+        holds(&mut history, within(60));
+        let calls = history.state().calls.clone();
+        let asked = calls.iter().filter(|call| call.name == "Forge.register").count();
+        assert_eq!(asked, runners(&history), "{seed}: {}", story(&history));
+    }
 }

@@ -297,7 +297,6 @@ impl Simulation {
         };
         let now = self.now();
         self.running.is_empty()
-            && (!self.reconciles || self.nothing_is_due())
             && self.agenda.values().all(idle)
             && self.machines.values().all(|machine| machine.off.is_some())
             && {
@@ -307,6 +306,8 @@ impl Simulation {
                     && (!self.sweeps || state.ec2.instances().all(|it| it.state(now).is_over()))
                     && (!self.judges_reports || state.reports.counts(now) == Default::default())
             }
+            // Last, because it reads the settings.
+            && (!self.reconciles || self.nothing_is_due())
     }
 
     /// Whether the reconciler would find nothing, however often it looked.

@@ -105,6 +105,32 @@ fn f3_a_short_job_whose_event_is_late_was_a_shuffle_for_cleanup_too() {
 }
 
 #[test]
+fn f3_what_is_too_young_to_be_judged_keeps_cleanup_waiting() {
+    let mut history = begin(21);
+    // The event of the short one never comes: it is a thief, but not in its first minutes.
+    history.courier = Box::new(|event, _| {
+        let lost = event.payload["workflow_job"]["name"] == "lost";
+        let queued = event.action.as_deref() == Some("queued");
+        if lost && queued { vec![] } else { vec![seconds(1)] }
+    });
+    let first = history.post(&small());
+    let lost = JobSpec { name: "lost".into(), duration: seconds(10), ..small() };
+    let lost = history.post(&lost);
+    history.state().github.set_turn(lost, ostler_sim::github::Turn::First);
+    let runner = history.world.base_name(REPOSITORY, first);
+    for _ in 0..900 {
+        if history.state().runner_record(&runner).ran == Ran::Unknown {
+            history.run_for(seconds(1));
+        }
+    }
+    // From now on reports lie in their queue, and cleanup is the only one to judge.
+    history.judges_reports = false;
+    let found = verdict(&mut history, Allowance { surplus: 0, longest_wait: minutes(20) });
+    assert!(found.is_empty(), "{found:#?}\n{}", story(&history));
+    assert_eq!(runners(&history), 2, "{}", story(&history));
+}
+
+#[test]
 fn f4_a_replacement_that_was_not_recorded_and_died_does_not_end_the_payments() {
     let scene = Scene::new();
     let mine = scene.accept(&Scene::small());
