@@ -24,6 +24,10 @@ pub const EXEMPT: &[(&str, &str)] = &[
     ("register: taken by this very instance", "in the moment in which it connects: one in 4000"),
     ("supply: no runner was started for it", "a job that nobody has accepted: one in 1000"),
     ("report: its repository is no name", "such a record is refused before"),
+    (
+        "report: forged, its own job ran on it",
+        "all else that says so is late or lost for five minutes: less than one in 6000",
+    ),
 ];
 
 thread_local! {
