@@ -46,7 +46,7 @@ pub async fn each_role_calls_what_it_may_and_may_what_it_calls(rig: &Rig) {
         written: &["control.src.yaml#StateMachineRole"],
     });
     let roles = rig.operator.query("iam", "2010-05-08", "ListRoles", &[]).await.unwrap();
-    let roles = roles.list("ListRolesResult/Roles").into_iter();
+    let roles = roles.list("ListRolesResult/Roles").iter();
     let start = format!("{CONTROL_STACK}-RunnerRole-");
     let mut own = roles.map(|it| it.text_at("RoleName")).filter(|name| name.starts_with(&start));
     subjects.push(Subject {
