@@ -7,9 +7,12 @@ use serde::Deserialize;
 
 use crate::account::Account;
 use crate::apps::AppCredential;
+use crate::error::{self, Error};
 use crate::instances::SpotBreaker;
+use crate::job::Repository;
 use crate::labels::{Labels, MAX_LABEL, MAX_LABELS, SELF_HOSTED};
 use crate::names::NameKey;
+use crate::ports::Place;
 use crate::secret::Secret;
 use crate::time::parse_duration;
 
@@ -491,6 +494,16 @@ impl Settings {
 }
 
 impl Settings {
+    /// Where a runner for a job of that repository is registered. An error before the set-up.
+    pub fn place(&self, repository: Repository) -> error::Result<Place> {
+        let missing = || {
+            let what = "control/app is not set or invalid: run the set-up (make secrets)";
+            Error::Permanent(what.into())
+        };
+        let level = self.app.as_ref().ok_or_else(missing)?.registration;
+        Ok(Place { repository, level })
+    }
+
     /// Whether a job with these labels might be served: by a tier that has them, or as the operator's selector
     /// decides.
     pub fn may_serve(&self, wanted: &Labels) -> bool {

@@ -9,7 +9,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::{info, warn};
 
 use crate::config::{Market, Settings};
@@ -20,7 +20,8 @@ use crate::ports::{
     Clock, Context, Forge, Gate, Instance, InstanceState, JobStatus, Ledger, Place, Ran, Removal,
     RunnerRecord, Telemetry,
 };
-use crate::stolen::Record;
+use crate::stolen::{Record, come_again};
+use crate::time::Timestamp;
 
 /// EC2's reason where someone asked for the end, which then is ours or an operator's: such a runner may be launched
 /// again (API Reference, "StateReason").
@@ -134,8 +135,7 @@ pub async fn batch(
             }
         }
     }
-    let again: Vec<_> = again.iter().map(|id| json!({ "itemIdentifier": id })).collect();
-    Ok(json!({ "batchItemFailures": again }))
+    Ok(come_again(&again))
 }
 
 /// Handles one event.
@@ -174,10 +174,7 @@ pub async fn handle<C: InstanceContext>(
         debts.account(&runner, id, &own.repository().to_string()).await?;
         return Ok(Handled::Done);
     }
-    let app = settings.app.as_ref().ok_or_else(|| {
-        Error::Permanent("control/app is not set or invalid: run the set-up (make secrets)".into())
-    })?;
-    let place = Place { repository: own.repository(), level: app.registration };
+    let place = settings.place(own.repository())?;
     match registration(context, &place, &runner, &record, event.what, receives).await? {
         Sight::RanNothing => {}
         // Whoever counts on it need not wait until it is known whether it got a job.
@@ -262,7 +259,7 @@ pub async fn strike(
     telemetry: &impl Telemetry,
     settings: &Settings,
     tier: &str,
-    now: crate::time::Timestamp,
+    now: Timestamp,
 ) -> Result<()> {
     let Some(tier) = settings.tiers.get(tier).filter(|it| it.market == Market::SpotThenOnDemand)
     else {
@@ -300,24 +297,21 @@ impl Default for SpotBreaker {
 
 impl SpotBreaker {
     /// Of these failures, those that still count at `now`.
-    pub fn recent(
-        &self,
-        failures: &[crate::time::Timestamp],
-        now: crate::time::Timestamp,
-    ) -> Vec<crate::time::Timestamp> {
+    pub fn recent(&self, failures: &[Timestamp], now: Timestamp) -> Vec<Timestamp> {
         failures.iter().copied().filter(|at| now.since(*at) < self.within).collect()
     }
 
     /// Whether those that still count are too many.
-    pub fn opens(&self, recent: &[crate::time::Timestamp]) -> bool {
+    pub fn opens(&self, recent: &[Timestamp]) -> bool {
         u32::try_from(recent.len()).unwrap_or(u32::MAX) >= self.failures
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
-    use crate::time::Timestamp;
 
     fn event(detail_type: &str, detail: Value) -> Value {
         json!({"version": "0", "detail-type": detail_type, "source": "aws.ec2",

@@ -162,14 +162,9 @@ async fn main() -> anyhow::Result<ExitCode> {
 
 /// Plays the demo in a fresh world. The world is ended whatever happens in it.
 async fn play(options: Demo) -> anyhow::Result<ExitCode> {
-    let state_dir = options.out.join("world");
-    if state_dir.exists() {
-        std::fs::remove_dir_all(&state_dir)
-            .with_context(|| format!("empty {}", state_dir.display()))?;
-    }
+    let config = WorldConfig::fresh(&options.out.join("world"))?;
+    let config = WorldConfig { scale: options.scale, seed: options.seed, ..config };
     println!("starting the local world at {}× speed", options.scale);
-    let config =
-        WorldConfig { scale: options.scale, seed: options.seed, ..WorldConfig::new(&state_dir) };
     let world = World::up(config).await?;
     println!("deploying infra/network.yaml and infra/control.yaml");
     let summary = match world.install(&demo::tiers()).await {

@@ -91,6 +91,15 @@ pub struct WorldConfig {
 }
 
 impl WorldConfig {
+    /// As [`WorldConfig::new`], of a folder that is emptied first.
+    pub fn fresh(state_dir: &Path) -> anyhow::Result<Self> {
+        if state_dir.exists() {
+            std::fs::remove_dir_all(state_dir)
+                .with_context(|| format!("empty {}", state_dir.display()))?;
+        }
+        Ok(Self::new(state_dir))
+    }
+
     /// At 60 times the speed of real time, with this repository's templates and binaries.
     pub fn new(state_dir: impl Into<PathBuf>) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -21,7 +21,7 @@ mod tests;
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 pub use candidate::{Body, Candidate, Verdict, kept};
 pub use config::{Config, MAX_CANDIDATES, MAX_SAFE_INTEGER, Part, ProviderConfig, Scope};
@@ -33,6 +33,7 @@ pub use provider::{Bundled, Ec2InstanceIds, OstlerRunners, Provider};
 
 use crate::error::{Error, Result};
 use crate::ports::Telemetry;
+use crate::stolen::come_again;
 
 /// Entries of a page, GitHub's most.
 pub const PAGE: usize = 100;
@@ -110,11 +111,8 @@ pub async fn handle<C: Context>(
     let done = match event.get("Records") {
         None => discovery::discover(context, config, &may_begin).await,
         Some(Value::Array(records)) if records.len() <= MAX_RECORDS => {
-            confirmation::confirm(context, config, records, &may_begin).await.map(|failed| {
-                let failed: Vec<_> =
-                    failed.iter().map(|id| json!({ "itemIdentifier": id })).collect();
-                json!({ "batchItemFailures": failed })
-            })
+            let failed = confirmation::confirm(context, config, records, &may_begin).await;
+            failed.map(|failed| come_again(&failed))
         }
         Some(_) => Err(Error::Permanent(
             "Records must be a list of up to 100 records of the confirmation queue".into(),

@@ -17,7 +17,6 @@ use crate::ports::{
     Registered, Removal, RunnerContext, RunnerRecord, Telemetry,
 };
 use crate::reach::reached;
-use crate::runner::register::place;
 use crate::runner::{Next, RunState, StepEvent};
 use crate::time::Timestamp;
 
@@ -429,7 +428,7 @@ pub(super) async fn check<C: RunnerContext>(
     event: &StepEvent,
 ) -> Result<RunState> {
     let debts = Debts::new(context, settings)?;
-    let place = place(settings, event)?;
+    let place = settings.place(event.input.repository())?;
     let (runner, input) = (event.runner.as_str(), &event.input);
     let idle = Duration::from_secs(input.max_idle_seconds.max(60));
     let tier = Some(("Tier", input.provider.as_str()));

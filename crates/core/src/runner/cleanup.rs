@@ -17,7 +17,6 @@ use crate::ports::{
 };
 use crate::reach::reached;
 use crate::runner::event::Outcome;
-use crate::runner::register::place;
 use crate::runner::{Next, RunState, StepEvent};
 use crate::time::Timestamp;
 
@@ -241,7 +240,7 @@ async fn remove_registration<C: RunnerContext>(
     record: &RunnerRecord,
     lives: bool,
 ) -> Result<Removal> {
-    let place = place(settings, event)?;
+    let place = settings.place(event.input.repository())?;
     let id = match event.state.registration(record) {
         Some(id) => id,
         // A registration can be there unknown to us only if one was asked for, and then a machine was

@@ -15,7 +15,7 @@ use crate::ports::{
 };
 use crate::reach::reached;
 use crate::reconciler::{self, ACTIVE};
-use crate::runner::register::{block_keys, place};
+use crate::runner::register::block_keys;
 use crate::runner::state::LONGEST_WAIT;
 use crate::runner::{Next, RunState, StepEvent};
 use crate::time::Timestamp;
@@ -90,7 +90,7 @@ pub(super) async fn launch<C: RunnerContext>(
         context.telemetry().count("LaunchGivenUp", Some(("Tier", &input.provider)), 1.0);
         return Ok(state.ended("no machine for 24 h"));
     }
-    for key in block_keys(&place(settings, event)?, &input.provider) {
+    for key in block_keys(&settings.place(input.repository())?, &input.provider) {
         if let Some(block) = context.ledger().blocked(&key).await?
             && block.until > now
         {

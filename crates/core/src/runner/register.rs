@@ -53,7 +53,7 @@ pub(super) async fn register<C: RunnerContext>(
         debts: Debts::new(context, settings)?,
         event,
         instance,
-        place: place(settings, event)?,
+        place: settings.place(event.input.repository())?,
         group: tier.and_then(|tier| tier.runner_group.as_deref()),
         labels: event.input.registered(),
     };
@@ -95,14 +95,6 @@ pub(super) async fn register<C: RunnerContext>(
 async fn cancelled<C: RunnerContext>(context: &C, event: &StepEvent) -> Result<bool> {
     let Some(id) = event.input.job() else { return Ok(false) };
     Ok(context.ledger().job(id).await?.is_some_and(|job| job.cancelled_at.is_some()))
-}
-
-/// Where this runner is registered.
-pub(super) fn place(settings: &Settings, event: &StepEvent) -> Result<Place> {
-    let app = settings.app.as_ref().ok_or_else(|| {
-        Error::Permanent("control/app is not set or invalid: run the set-up (make secrets)".into())
-    })?;
-    Ok(Place { repository: event.input.repository(), level: app.registration })
 }
 
 /// What GitHub's "later" is noted under: for all of the owner, and for the runner's tier where it is registered.

@@ -4,11 +4,11 @@ use tracing::{info, warn};
 
 use crate::config::Settings;
 use crate::debts::{Debts, Judgement, Payment};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::{JobId, Repository, RunnerInput, split_full_name};
 use crate::labels::Labels;
 use crate::names::Lineage;
-use crate::ports::{Forge, ForgeJob, Place, Ran, ReportContext, RunnerRecord, Telemetry};
+use crate::ports::{Forge, ForgeJob, Ran, ReportContext, RunnerRecord, Telemetry};
 use crate::reach::reached;
 use crate::report::Report;
 
@@ -192,12 +192,7 @@ impl<C: ReportContext> Case<'_, '_, C> {
             reached("report: invisible, and not believed yet");
             return Ok(Finding::Later("it speaks of a repository that the App can't see"));
         }
-        let app = self.settings.app.as_ref().ok_or_else(|| {
-            Error::Permanent(
-                "control/app is not set or invalid: run the set-up (make secrets)".into(),
-            )
-        })?;
-        let place = Place { repository: at, level: app.registration };
+        let place = self.settings.place(at)?;
         let forge = self.context.forge();
         let taken = match record.runner_id {
             Some(id) => forge.runner(&place, id).await?.is_none_or(|entry| entry.busy),

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tracing::{error, info, warn};
 
 pub use delivery::{Delivery, report_in, shown};
-pub use record::Record;
+pub use record::{Record, come_again};
 
 use crate::config::Settings;
 use crate::debts::Debts;
@@ -65,8 +65,7 @@ pub async fn handle<C: ReportContext>(
     };
     let records = records.iter().map(Record::read).collect::<Result<Vec<_>>>()?;
     let failed = judge(context, &records, may_begin).await?;
-    let failed: Vec<_> = failed.iter().map(|id| json!({ "itemIdentifier": id })).collect();
-    Ok(json!({ "batchItemFailures": failed }))
+    Ok(come_again(&failed))
 }
 
 /// Log deliveries of other accounts, which come through a delivery stream whose processor this is. It wants to know what

@@ -1,6 +1,6 @@
 //! Records of an SQS event.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 use crate::job::{JobId, split_full_name};
@@ -60,6 +60,12 @@ impl Record {
         };
         Err(wrong.into())
     }
+}
+
+/// The answer to a batch of which these messages are to come again (Lambda guide, "Reporting batch item failures").
+pub fn come_again(ids: &[impl AsRef<str>]) -> Value {
+    let failures: Vec<_> = ids.iter().map(|id| json!({ "itemIdentifier": id.as_ref() })).collect();
+    json!({ "batchItemFailures": failures })
 }
 
 #[cfg(test)]

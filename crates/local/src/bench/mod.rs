@@ -92,17 +92,8 @@ pub struct Report {
 pub async fn run(options: &Options) -> anyhow::Result<Report> {
     // Before the measurement makes its own load.
     let machine = Machine::this().await;
-    let state_dir = options.out.join("world");
-    if state_dir.exists() {
-        std::fs::remove_dir_all(&state_dir)
-            .with_context(|| format!("empty {}", state_dir.display()))?;
-    }
-    let mut config = WorldConfig { scale: 1.0, ..WorldConfig::new(&state_dir) };
+    let config = options.code.world(&options.out)?;
     let versions = machine::versions(&config.root);
-    match &options.code {
-        Code::Zips(zips) => config.zips = Some(zips.clone()),
-        Code::Binaries(binaries) => config.bin_dir.clone_from(binaries),
-    }
     let world = World::up(config).await?;
     let measured = measure(&world, options).await;
     let at = world.clock.now().to_string();
@@ -127,6 +118,16 @@ pub async fn run(options: &Options) -> anyhow::Result<Report> {
 }
 
 impl Code {
+    /// A fresh world in real time, with this in it.
+    fn world(&self, out: &Path) -> anyhow::Result<WorldConfig> {
+        let mut config = WorldConfig { scale: 1.0, ..WorldConfig::fresh(&out.join("world"))? };
+        match self {
+            Self::Zips(zips) => config.zips = Some(zips.clone()),
+            Self::Binaries(binaries) => config.bin_dir.clone_from(binaries),
+        }
+        Ok(config)
+    }
+
     fn folder(&self) -> &Path {
         match self {
             Self::Zips(folder) | Self::Binaries(folder) => folder,

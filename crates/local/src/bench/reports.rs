@@ -173,10 +173,7 @@ impl Bench<'_> {
         receives: u32,
         done: bool,
     ) -> anyhow::Result<()> {
-        let event = json!({"Records": [{
-            "messageId": "1", "body": serde_json::to_string(report)?, "eventSource": "aws:sqs",
-            "attributes": {"ApproximateReceiveCount": receives.to_string(), "MessageGroupId": report.group()},
-        }]});
+        let event = records(&[(report.group(), serde_json::to_value(report)?)], receives);
         let answer = self.measure(kind, &event).await?;
         let failures = answer["batchItemFailures"].as_array().map(Vec::len);
         ensure!(failures == Some(usize::from(!done)), "{} was answered {answer}", kind.name());
@@ -287,6 +284,19 @@ fn spec(repository: &str, labels: &[&str]) -> JobSpec {
 
 pub(super) fn line(runner: &str, repository: &str, run: i64) -> String {
     format!("CDKGHR JOB RUNNER={runner} REPO={repository} WORKFLOW_ID={run}")
+}
+
+/// The event of a queue's messages, each with its group, received so often.
+pub(super) fn records(messages: &[(String, Value)], receives: u32) -> Value {
+    let record = |(n, (group, body)): (usize, &(String, Value))| {
+        json!({
+            "messageId": n.to_string(), "body": body.to_string(), "eventSource": "aws:sqs",
+            "attributes": {
+                "ApproximateReceiveCount": receives.to_string(), "MessageGroupId": group,
+            },
+        })
+    };
+    json!({"Records": messages.iter().enumerate().map(record).collect::<Vec<_>>()})
 }
 
 /// The event that a subscription makes of lines.

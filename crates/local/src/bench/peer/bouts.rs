@@ -11,7 +11,7 @@ use super::Duel;
 use super::figures::{Bout, Handler};
 use crate::bench::figures::Function;
 use crate::bench::life::{Execution, LABELS, REPOSITORY, refused};
-use crate::bench::reports::{Mine, NO_TIER, ORGANIZATION, delivery, line};
+use crate::bench::reports::{Mine, NO_TIER, ORGANIZATION, delivery, line, records};
 
 /// Reports in a batch: as many as an event source mapping gives at once.
 const BATCH: usize = 10;
@@ -118,7 +118,7 @@ impl Duel<'_> {
                 "owner": ORGANIZATION, "repo": execution.input["repo"],
                 "installationId": execution.input["installationId"], "maxIdleSeconds": 300,
             });
-            let theirs = records(&[message]);
+            let theirs = records(&[(job.theirs.clone(), message)], 1);
             let (answer, looked) =
                 self.meet(Bout::Check, &execution.event("check"), &theirs).await?;
             ensure!(answer["next"] == "wait", "check was answered {answer}");
@@ -259,10 +259,11 @@ impl Duel<'_> {
     async fn judge(&mut self, bout: Bout, runners: &[Both], jobs: &[u64]) -> anyhow::Result<()> {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for (runner, job) in runners.iter().zip(jobs) {
-            ours.push(serde_json::to_value(self.ours.signed(&runner.mine.runner, *job)?)?);
-            theirs.push(serde_json::to_value(self.ours.signed(&runner.theirs, *job)?)?);
+            let (own, other) = (&runner.mine.runner, &runner.theirs);
+            ours.push((own.clone(), serde_json::to_value(self.ours.signed(own, *job)?)?));
+            theirs.push((other.clone(), serde_json::to_value(self.ours.signed(other, *job)?)?));
         }
-        let (ours, theirs) = self.meet(bout, &records(&ours), &records(&theirs)).await?;
+        let (ours, theirs) = self.meet(bout, &records(&ours, 1), &records(&theirs, 1)).await?;
         for answer in [&ours, &theirs] {
             let failures = answer["batchItemFailures"].as_array().map(Vec::len);
             ensure!(failures == Some(0), "{} was answered {answer}", bout.name());
@@ -275,16 +276,4 @@ impl Duel<'_> {
 fn nobodys_runner(n: usize, like: &Both) -> Both {
     let name = format!("nobodys-runner-{n}");
     Both { mine: Mine { runner: name.clone(), ..like.mine.clone() }, theirs: name }
-}
-
-/// The event of a queue's messages.
-fn records(bodies: &[Value]) -> Value {
-    let record = |(n, body): (usize, &Value)| {
-        let group = body["runnerName"].as_str().unwrap_or("");
-        json!({
-            "messageId": n.to_string(), "body": body.to_string(), "eventSource": "aws:sqs",
-            "attributes": {"ApproximateReceiveCount": "1", "MessageGroupId": group},
-        })
-    };
-    json!({"Records": bodies.iter().enumerate().map(record).collect::<Vec<_>>()})
 }

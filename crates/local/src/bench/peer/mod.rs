@@ -24,7 +24,7 @@ use self::share::CpuShare;
 use self::theirs::Peer;
 use super::{Bench, Code, Machine, life, machine, settle, still_machine};
 use crate::demo;
-use crate::world::{CONTROL_STACK, World, WorldConfig};
+use crate::world::{CONTROL_STACK, World};
 
 /// Memory sizes that are tried, MB: from the least that Lambda has to where a larger one gains nothing here.
 const SIZES_MB: [u32; 4] = [128, 256, 512, 1024];
@@ -49,19 +49,10 @@ pub struct Options {
 /// Measures, prints the figures and writes them down.
 pub async fn run(options: &Options) -> anyhow::Result<()> {
     let machine = Machine::this().await;
-    let state_dir = options.out.join("world");
-    if state_dir.exists() {
-        std::fs::remove_dir_all(&state_dir)
-            .with_context(|| format!("empty {}", state_dir.display()))?;
-    }
-    let mut config = WorldConfig { scale: 1.0, ..WorldConfig::new(&state_dir) };
+    let config = options.code.world(&options.out)?;
     let prices = Prices::read(&config.root.join("bench/prices.json"))?;
     let mut versions = machine::versions(&config.root);
     versions.extend(theirs::versions(&options.peer, &config.root)?);
-    match &options.code {
-        Code::Zips(zips) => config.zips = Some(zips.clone()),
-        Code::Binaries(binaries) => config.bin_dir.clone_from(binaries),
-    }
     let world = World::up(config).await?;
     let at = world.clock.now().to_string();
     let contest = compete(&world, options).await;
