@@ -77,6 +77,16 @@ fn a_function_that_is_killed_anywhere_leaks_no_place() {
 }
 
 #[test]
+fn a_launch_whose_calls_are_slow_is_not_taken_for_one_of_a_burst() {
+    let mut history = bounded(1);
+    let slow = Duration::from_secs(4);
+    history.state().latency = Span { least: slow, most: slow };
+    history.post(&small());
+    holds(&mut history, within(30));
+    assert_eq!(history.world.metric("LaunchDelayed"), 0.0);
+}
+
+#[test]
 fn the_place_of_a_runner_whose_every_cleanup_failed_is_freed_by_who_waits_for_it() {
     let mut history = bounded(1);
     history.post(&small());

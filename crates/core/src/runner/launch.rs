@@ -248,7 +248,8 @@ async fn pace<C: RunnerContext>(
         }
     };
     state.paced_at = Some(at);
-    let wait = at.since(now);
+    // Counted from now: the steps before this one have taken their time.
+    let wait = at.since(context.clock().now());
     (wait > SHORT_OF_PACE).then_some(wait)
 }
 
