@@ -458,6 +458,11 @@ pub struct Settings {
     pub name_key: Option<NameKey>,
 }
 
+/// What is said where a parameter is needed that is not there.
+pub(crate) fn not_set(parameter: &str) -> Error {
+    Error::Permanent(format!("{parameter} is not set or invalid: run the set-up (make secrets)"))
+}
+
 impl Settings {
     /// From the parameters' texts, by the part of their names after the prefix (`control/tiers`).
     /// Invalid texts are told of in `tiers.problems`; nothing is guessed in their place.
@@ -496,11 +501,7 @@ impl Settings {
 impl Settings {
     /// Where a runner for a job of that repository is registered. An error before the set-up.
     pub fn place(&self, repository: Repository) -> error::Result<Place> {
-        let missing = || {
-            let what = "control/app is not set or invalid: run the set-up (make secrets)";
-            Error::Permanent(what.into())
-        };
-        let level = self.app.as_ref().ok_or_else(missing)?.registration;
+        let level = self.app.as_ref().ok_or_else(|| not_set("control/app"))?.registration;
         Ok(Place { repository, level })
     }
 

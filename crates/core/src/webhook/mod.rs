@@ -20,14 +20,14 @@ pub use payload::Payload;
 pub use request::{Answer, MAX_BODY, Request};
 pub use signature::{sign, verify};
 
-use crate::config::{AppSettings, PublicRepositories, Settings};
+use crate::config::{AppSettings, PublicRepositories, Settings, not_set};
 use crate::debts::{Debts, Payment};
 use crate::error::{Error, Result};
 use crate::labels::SELF_HOSTED;
 use crate::names::is_plausible;
 use crate::ports::{
-    AcceptContext, Clock, Configuration, Forge, JobRecord, Ledger, Place, Removal, ReportQueue,
-    Telemetry, WebhookContext,
+    AcceptContext, Clock, Configuration, Forge, JobRecord, Ledger, Removal, ReportQueue, Telemetry,
+    WebhookContext,
 };
 use crate::reach::reached;
 use crate::report::Report;
@@ -392,13 +392,12 @@ async fn end_booting<C: WebhookContext>(
     payload: &Payload,
     record: JobRecord,
 ) -> Result<()> {
-    let app = settings.app.as_ref().ok_or_else(|| not_set("control/app"))?;
+    let place = settings.place(payload.repository.clone())?;
     let debts = Debts::new(context, settings)?;
     let job = JobKey { id: payload.id, repo: Some(payload.repository.name.clone()) };
     let Some(runner) = debts.supplier(&job, record).await? else { return Ok(()) };
     // Without an id it is not registered: its next step reads that the job was cancelled.
     let Some(id) = debts.record(&runner).await?.runner_id else { return Ok(()) };
-    let place = Place { repository: payload.repository.clone(), level: app.registration };
     let booting = |found: &crate::ports::Registered| !found.online && !found.busy;
     if context.forge().runner(&place, id).await?.as_ref().is_some_and(booting)
         && context.forge().remove_runner(&place, id).await? == Removal::Removed
@@ -408,8 +407,4 @@ async fn end_booting<C: WebhookContext>(
         context.telemetry().count("CancelledRunnerEnded", None, 1.0);
     }
     Ok(())
-}
-
-fn not_set(parameter: &str) -> Error {
-    Error::Permanent(format!("{parameter} is not set or invalid: run the set-up (make secrets)"))
 }
