@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn r51_r52_stopped_machines_end_unless_they_wait_for_their_next_use() {
+    fn bf_12_r51_r52_stopped_machines_end_unless_they_wait_for_their_next_use() {
         for state in ["ready", "warming"] {
             let tags = [("ostler:state", state)];
             let kept = Verdict::Keep(Kept::Pool);
