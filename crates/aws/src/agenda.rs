@@ -6,7 +6,8 @@ use ostler_core::Result;
 use ostler_core::job::{JobId, Repository};
 use ostler_core::ports::Clock;
 use ostler_core::reconciler::{
-    ActiveRepositories, ActiveRepository, FailedDeliveries, FailedDelivery, OpenJobs,
+    ActiveRepositories, ActiveRepository, FailedDeliveries, FailedDelivery, InterruptedJob,
+    InterruptedRun, InterruptedRuns, OpenJobs,
 };
 use ostler_core::time::Timestamp;
 
@@ -26,6 +27,17 @@ const POSITION: &str = "position#deliveries";
 /// Failed deliveries are sent again for three hours; what is noted of one is no longer needed soon after.
 const DELIVERY_KEPT: std::time::Duration = std::time::Duration::from_secs(6 * 3600);
 
+/// An interrupted run is waited for a day; what is noted of its jobs keeps late events from noting them anew.
+const RERUN_KEPT: std::time::Duration = std::time::Duration::from_secs(3 * 86_400);
+
+/// Before a job's id, in the names of the attributes that say when it lost its machine, and, until it is settled, of
+/// which tier it is.
+const LOST: &str = "lost";
+const TIER: &str = "tier";
+
+/// The attempt of a run after which another was asked for.
+const ASKED: &str = "asked";
+
 /// Attributes that hold the tags of a repository's lists, in the order of `RunStatus::EACH`.
 const TAGS: [&str; 2] = ["tagQueued", "tagInProgress"];
 
@@ -38,6 +50,8 @@ pub enum Due {
     Repository,
     /// An event that could not be delivered.
     Delivery,
+    /// A run of which jobs are to be run again.
+    Rerun,
 }
 
 impl Due {
@@ -47,6 +61,7 @@ impl Due {
             Self::Job => "job",
             Self::Repository => "repo",
             Self::Delivery => "delivery",
+            Self::Rerun => "rerun",
         }
     }
 
@@ -199,13 +214,100 @@ impl<C: Clock> FailedDeliveries for DynamoLedger<C> {
     }
 }
 
+impl<C: Clock> InterruptedRuns for DynamoLedger<C> {
+    async fn note_interrupted(
+        &self,
+        at: &Repository,
+        run: i64,
+        job: &InterruptedJob,
+        due: Timestamp,
+    ) -> Result<bool> {
+        let lost = format!("{LOST}{}", job.id);
+        let update = Update::default()
+            .set("owner", text(&at.owner))
+            .set("repo", text(&at.name))
+            .put("installationId", at.installation.map(number))
+            .set("run", number(run))
+            .set(&lost, time(job.lost_at))
+            .set(&format!("{TIER}{}", job.id), text(&job.tier))
+            .set(DUE, text(Due::Rerun.kind()))
+            .set(DUE_AT, time(due))
+            .set(TTL, ttl(self.clock.now() + RERUN_KEPT))
+            .when(&format!("attribute_not_exists(#{lost})"), []);
+        let noted = self.update(&rerun_key(at, run), update).await?;
+        Ok(matches!(noted, Updated::Done(_)))
+    }
+
+    async fn due_reruns(&self, most: usize) -> Result<Vec<InterruptedRun>> {
+        let mut found = Vec::new();
+        for key in self.due(Due::Rerun, most).await? {
+            let item = self.still_due(Due::Rerun, &key).await?;
+            found.extend(item.as_ref().and_then(interrupted));
+        }
+        Ok(found)
+    }
+
+    async fn claim_rerun(
+        &self,
+        run: &InterruptedRun,
+        until: Timestamp,
+        asked: Option<i64>,
+    ) -> Result<bool> {
+        let update = Update::default().set(DUE_AT, time(until)).put(ASKED, asked.map(number));
+        let claimed = self.update(&rerun_key(&run.at, run.run), still(run, update)).await?;
+        Ok(matches!(claimed, Updated::Done(_)))
+    }
+
+    async fn settle_rerun(&self, run: &InterruptedRun) -> Result<()> {
+        let mut update = Update::default().remove(DUE).remove(DUE_AT).remove(ASKED);
+        for job in &run.jobs {
+            update = update.remove(&format!("{TIER}{}", job.id));
+        }
+        self.update(&rerun_key(&run.at, run.run), still(run, update)).await.map(drop)
+    }
+}
+
+fn rerun_key(at: &Repository, run: i64) -> String {
+    Due::Rerun.key(&format!("{}#{run}", at.to_string().to_lowercase()))
+}
+
+/// Only if nobody has taken the run since, and no other job of it was noted.
+fn still(run: &InterruptedRun, update: Update) -> Update {
+    let seen = [(":seen", time(run.due))];
+    update.naming(DUE).naming(DUE_AT).when("attribute_exists(#due) AND #dueAt = :seen", seen)
+}
+
+/// `None` without what it is known by, and if it has no job that is not settled.
+fn interrupted(item: &Item) -> Option<InterruptedRun> {
+    let job = |id: &str| {
+        Some(InterruptedJob {
+            id: JobId(id.parse().ok()?),
+            tier: item.text(&format!("{TIER}{id}"))?,
+            lost_at: item.time(&format!("{LOST}{id}"))?,
+        })
+    };
+    let mut jobs: Vec<_> = item.names_after(TIER).filter_map(job).collect();
+    jobs.sort_by_key(|job| job.id);
+    Some(InterruptedRun {
+        at: place(item)?,
+        run: item.number("run")?,
+        asked: item.number(ASKED),
+        due: item.time(DUE_AT)?,
+        jobs,
+    })
+}
+
+fn place(item: &Item) -> Option<Repository> {
+    Some(Repository {
+        owner: item.text("owner")?,
+        name: item.text("repo")?,
+        installation: item.number("installationId"),
+    })
+}
+
 fn repository(item: &Item) -> Option<ActiveRepository> {
     Some(ActiveRepository {
-        at: Repository {
-            owner: item.text("owner")?,
-            name: item.text("repo")?,
-            installation: item.number("installationId"),
-        },
+        at: place(item)?,
         listed_at: item.time("listedAt"),
         tags: TAGS.map(|name| item.text(name)),
     })
@@ -328,6 +430,62 @@ mod tests {
         assert_eq!(sent[1]["ConditionExpression"], "attribute_exists(#due) AND #dueAt = :seen");
         assert_eq!(sent[1]["ExpressionAttributeValues"][":seen"], json!({"S": NOW}));
         assert_eq!(sent[3]["UpdateExpression"], "REMOVE #due, #dueAt");
+    }
+
+    #[tokio::test]
+    async fn an_interrupted_run_is_one_item_with_all_its_jobs() {
+        let item = json!({"pk": {"S": "rerun#acme/widgets#5"}, "owner": {"S": "Acme"},
+            "repo": {"S": "widgets"}, "installationId": {"N": "5"}, "run": {"N": "9007199254740993"},
+            "lost8": {"S": NOW}, "tier8": {"S": "small"}, "lost7": {"S": NOW}, "tier7": {"S": "big"},
+            "lost6": {"S": NOW}, "due": {"S": "rerun"}, "dueAt": {"S": NOW}, "asked": {"N": "1"}});
+        let key = json!({"pk": {"S": "rerun#acme/widgets#9007199254740993"}});
+        let done = || (200, json!({}));
+        let wire = Wire::new([
+            done(),
+            refused(),
+            (200, json!({"Items": [key]})),
+            (200, json!({"Item": item})),
+            done(),
+            refused(),
+            done(),
+            refused(),
+        ]);
+        let ledger = DynamoLedger::new(&wire.config().await, "ledger", TestClock::at(NOW));
+        let place =
+            Repository { owner: "Acme".into(), name: "widgets".into(), installation: Some(5) };
+        let job =
+            |id, tier: &str| InterruptedJob { id: JobId(id), tier: tier.into(), lost_at: at(NOW) };
+        let due = at("2026-11-30T12:03:00Z");
+        let big = job(7, "big");
+        for new in [true, false] {
+            let noted = ledger.note_interrupted(&place, (1 << 53) + 1, &big, due).await;
+            assert_eq!(noted.unwrap(), new);
+        }
+        let runs = ledger.due_reruns(9).await.unwrap();
+        let expected = InterruptedRun {
+            at: place,
+            run: (1 << 53) + 1,
+            jobs: vec![job(7, "big"), job(8, "small")],
+            asked: Some(1),
+            due: at(NOW),
+        };
+        assert_eq!(runs, [expected], "and the one that is settled is left out");
+        assert!(ledger.claim_rerun(&runs[0], due, Some(2)).await.unwrap());
+        assert!(!ledger.claim_rerun(&runs[0], due, None).await.unwrap(), "somebody was first");
+        ledger.settle_rerun(&runs[0]).await.unwrap();
+        ledger.settle_rerun(&runs[0]).await.unwrap();
+        let sent = wire.requests();
+        assert_eq!(sent[0]["Key"], key);
+        assert_eq!(sent[0]["ConditionExpression"], "attribute_not_exists(#lost7)");
+        assert_eq!(sent[0]["ExpressionAttributeValues"][":due"], json!({"S": "rerun"}));
+        assert_eq!(sent[4]["UpdateExpression"], "SET #dueAt = :dueAt, #asked = :asked");
+        assert_eq!(sent[5]["UpdateExpression"], "SET #dueAt = :dueAt REMOVE #asked");
+        let settled = "REMOVE #due, #dueAt, #asked, #tier7, #tier8";
+        assert_eq!(sent[6]["UpdateExpression"], settled, "and when they were lost stays");
+        for sent in &sent[4..] {
+            assert_eq!(sent["ConditionExpression"], "attribute_exists(#due) AND #dueAt = :seen");
+            assert_eq!(sent["ExpressionAttributeValues"][":seen"], json!({"S": NOW}));
+        }
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 //! | `pk` | attributes |
 //! | --- | --- |
 //! | `slots#<tier>` | `holders`: the runners that have a place, each with the time at which it took it, in milliseconds since 1970 |
-//! | `breaker#<tier>` | `failures`: times of the spot market's latest ones, in milliseconds since 1970; `openUntil`, in the same |
+//! | `breaker#<tier>` | `failures`: times of the spot market's latest ones, in milliseconds since 1970; `openUntil`, in the same; `run<id>`, in the same: until when the jobs of that run are kept off spot |
 //! | `pace#<App id>` | `nextAt`: the next moment that is free, in milliseconds since 1970 |
 //!
 //! Each call is one conditional update (of a moment that is past, two), so that any number of callers at a time
@@ -25,6 +25,12 @@ const RESERVE_TRIES: usize = 8;
 
 /// Failures that are kept beyond those that count, before the list is cut.
 const SPARE_FAILURES: usize = 40;
+
+/// Before the id of a run that is kept off spot, in the attribute's name.
+const RUN: &str = "run";
+
+/// Runs that may stay noted after their time, before they are removed.
+const SPARE_RUNS: usize = 40;
 
 fn breaker_key(tier: &str) -> String {
     format!("breaker#{tier}")
@@ -146,10 +152,31 @@ impl<C: Clock> Gate for DynamoLedger<C> {
         Ok(matches!(self.update(&key, opened).await?, Updated::Done(_)))
     }
 
-    async fn breaker_is_open(&self, tier: &str) -> Result<bool> {
-        let item = self.read(&breaker_key(tier)).await?;
-        let until = item.and_then(|item| item.number("openUntil"));
-        Ok(until.is_some_and(|until| until > self.clock.now().millis()))
+    async fn spot_rests(&self, tier: &str, run: Option<i64>) -> Result<bool> {
+        let Some(item) = self.read(&breaker_key(tier)).await? else { return Ok(false) };
+        let run = run.and_then(|run| item.number(&format!("{RUN}{run}")));
+        Ok(item.number("openUntil").max(run) > Some(self.clock.now().millis()))
+    }
+
+    async fn keep_off_spot(&self, tier: &str, run: i64, until: Timestamp) -> Result<()> {
+        let key = breaker_key(tier);
+        let update = Update::default().set(&format!("{RUN}{run}"), number(until.millis()));
+        let Updated::Done(item) = self.update(&key, update).await? else { return Ok(()) };
+        let now = self.clock.now();
+        let past: Vec<&String> = item
+            .iter()
+            .filter(|(name, _)| name.starts_with(RUN))
+            .filter(|(_, until)| {
+                let until = until.as_n().ok().and_then(|until| until.parse().ok());
+                until.is_none_or(|until: i64| until <= now.millis())
+            })
+            .map(|(name, _)| name)
+            .collect();
+        if past.len() <= SPARE_RUNS {
+            return Ok(());
+        }
+        let update = past.into_iter().fold(Update::default(), |update, name| update.remove(name));
+        self.update(&key, update).await.map(drop)
     }
 }
 
@@ -234,7 +261,7 @@ mod tests {
             assert_eq!(ledger.strike("small", now, &breaker).await.unwrap(), opens);
         }
         for open in [true, false, false] {
-            assert_eq!(ledger.breaker_is_open("small").await.unwrap(), open);
+            assert_eq!(ledger.spot_rests("small", None).await.unwrap(), open);
         }
         let sent = wire.requests();
         assert_eq!(
@@ -244,6 +271,36 @@ mod tests {
         let until = (now + breaker.on_demand_for).millis().to_string();
         assert_eq!(sent[2]["ExpressionAttributeValues"][":openUntil"], json!({ "N": until }));
         assert_eq!(sent[2]["ExpressionAttributeValues"][":failures"], json!({"L": []}));
+    }
+
+    #[tokio::test]
+    async fn a_run_is_kept_off_spot_by_the_item_that_launches_read_and_the_past_is_removed() {
+        let now = Timestamp::parse(NOW).unwrap();
+        let until = now + Duration::from_secs(60);
+        let mut noted = json!({"pk": {"S": "breaker#small"}, "openUntil": {"N": "1"}});
+        for run in 0..41 {
+            noted[format!("run{run}")] = json!({"N": now.millis().to_string()});
+        }
+        noted["run99"] = json!({"N": until.millis().to_string()});
+        let wire = Wire::new([
+            (200, json!({"Attributes": noted})),
+            (200, json!({})),
+            (200, json!({"Item": noted})),
+            (200, json!({"Item": noted})),
+            (200, json!({"Item": noted})),
+            (200, json!({})),
+        ]);
+        let ledger = ledger(&wire).await;
+        ledger.keep_off_spot("small", 99, until).await.unwrap();
+        for (run, rests) in [(Some(99), true), (Some(7), false), (None, false), (Some(99), false)] {
+            assert_eq!(ledger.spot_rests("small", run).await.unwrap(), rests, "{run:?}");
+        }
+        let sent = wire.requests();
+        assert_eq!(sent[0]["Key"], json!({"pk": {"S": "breaker#small"}}));
+        assert_eq!(sent[0]["UpdateExpression"], "SET #run99 = :run99");
+        let removed = sent[1]["UpdateExpression"].as_str().unwrap();
+        assert!(removed.starts_with("REMOVE ") && removed.matches("#run").count() == 41);
+        assert!(!removed.contains("#run99"));
     }
 
     #[tokio::test]

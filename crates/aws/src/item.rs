@@ -46,6 +46,11 @@ impl Item {
         Some(map.iter().filter_map(|(name, at)| Some((name.clone(), time(at)?))).collect())
     }
 
+    /// What follows `prefix` in the names of attributes.
+    pub fn names_after<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.keys().filter_map(move |name| name.strip_prefix(prefix))
+    }
+
     /// A switch that is on.
     pub fn is_on(&self, name: &str) -> bool {
         matches!(self.0.get(name), Some(AttributeValue::Bool(true)))

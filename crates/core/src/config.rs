@@ -89,6 +89,8 @@ pub struct Tier {
     pub root_volume_gib: Option<u32>,
     /// When it buys on-demand because spot fails too often.
     pub spot_breaker: SpotBreaker,
+    /// Whether a job whose machine EC2 took back is run again.
+    pub rerun_interrupted: bool,
     /// Runner group at GitHub by name or id; `None` for the default group.
     pub runner_group: Option<String>,
     /// Most instances of the tier at one time; `None` for no limit.
@@ -125,6 +127,8 @@ struct RawTier {
     market: Market,
     root_volume_gib: Option<u32>,
     spot_breaker: Option<RawBreaker>,
+    #[serde(default = "yes")]
+    rerun_interrupted: bool,
     runner_group: Option<serde_json::Value>,
     max_runners: Option<u32>,
     max_idle: Option<String>,
@@ -339,6 +343,7 @@ fn check_tier(raw: RawTier) -> Result<Tier, String> {
         market: raw.market,
         root_volume_gib: raw.root_volume_gib,
         runner_group,
+        rerun_interrupted: raw.rerun_interrupted,
         spot_breaker: raw
             .spot_breaker
             .map_or_else(|| Ok(SpotBreaker::default()), RawBreaker::checked)?,
@@ -571,6 +576,7 @@ pub(crate) mod tests {
         assert_eq!(tier.market, Market::SpotThenOnDemand);
         assert_eq!(tier.runner_group, None);
         assert_eq!(tier.max_lifetime, Duration::from_secs(6 * 3600));
+        assert!(tier.rerun_interrupted, "unless a tier says otherwise");
     }
 
     #[test]

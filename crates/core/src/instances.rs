@@ -1,6 +1,7 @@
 //! Use case: what EC2 tells of instances. A runner that dies before it got a job is settled at once, rather
 //! than at its next check; one that EC2 is about to take back is no supply any more, and whoever counted on it
-//! gets another while it still lives.
+//! gets another while it still lives. A job that loses its machine is noted, to be run again
+//! ([`crate::reconciler`]).
 //!
 //! Nothing depends on these events: a check finds the same a little later. So they only ever bring forward what
 //! is decided by what GitHub, EC2 and the ledger say: an event alone decides nothing, and one that comes late,
@@ -15,17 +16,27 @@ use tracing::{info, warn};
 use crate::config::{Market, Settings};
 use crate::debts::Debts;
 use crate::error::{Error, Result};
+use crate::job::{JobId, RunnerInput};
 use crate::names::is_plausible;
 use crate::ports::{
     Clock, Context, Forge, Gate, Instance, InstanceState, JobStatus, Ledger, Place, Ran, Removal,
     RunnerRecord, Telemetry,
 };
+use crate::reconciler::{InterruptedJob, InterruptedRuns};
 use crate::stolen::{Record, come_again};
 use crate::time::Timestamp;
 
 /// EC2's reason where someone asked for the end, which then is ours or an operator's: such a runner may be launched
 /// again (API Reference, "StateReason").
 const ASKED_FOR: &str = "UserInitiatedShutdown";
+
+/// What EC2's reasons begin with where EC2 itself has ended the machine: `Server.SpotInstanceTermination`,
+/// `Server.InternalError` (API Reference, "StateReason"). One that powers off after its job has `Client.…`.
+const BY_EC2: &str = "Server.";
+
+/// From the loss of a machine to the first look at its job: two minutes are left after a warning, and a runner that
+/// is told to stop in them says so itself.
+const FIRST_LOOK: Duration = Duration::from_secs(180);
 
 /// Receives after which an event is left to the runner's checks: GitHub calls a runner that is lost offline within
 /// a minute or two.
@@ -51,6 +62,8 @@ pub struct InstanceEvent {
     pub instance: String,
     /// What happened to it.
     pub what: Happening,
+    /// When, as the event says.
+    pub at: Option<Timestamp>,
 }
 
 impl InstanceEvent {
@@ -68,7 +81,8 @@ impl InstanceEvent {
         let instance = detail.get("instance-id")?.as_str()?.to_owned();
         let digits = instance.strip_prefix("i-")?;
         let plain = digits.len() <= 32 && digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        plain.then_some(Self { instance, what })
+        let at = event.get("time").and_then(Value::as_str).and_then(Timestamp::parse);
+        plain.then_some(Self { instance, what, at })
     }
 }
 
@@ -85,10 +99,14 @@ pub trait InstanceContext: Context {
     type Launched: Launched;
     /// Bounds of launches.
     type Gate: Gate;
+    /// Jobs that are to be run again.
+    type Interrupted: InterruptedRuns;
     /// Machines.
     fn launched(&self) -> &Self::Launched;
     /// Bounds of launches.
     fn gate(&self) -> &Self::Gate;
+    /// Jobs that are to be run again.
+    fn interrupted(&self) -> &Self::Interrupted;
 }
 
 /// What became of an event.
@@ -160,7 +178,13 @@ pub async fn handle<C: InstanceContext>(
     if event.what == Happening::Interrupted && receives == 1 {
         interrupted(context, settings, &debts, &runner, &own.provider).await?;
     }
+    let by_ec2 = instance.reason.as_deref().is_some_and(|reason| reason.starts_with(BY_EC2));
+    let taken = by_ec2 || event.what == Happening::Interrupted;
     let record = context.ledger().runner(&runner).await?;
+    if let (true, Ran::Job { id, .. }) = (taken, &record.ran) {
+        note(context, settings, &debts, &own, *id, event).await?;
+        return Ok(Handled::Done);
+    }
     if record.ended_at.is_some() || record.ran != Ran::Unknown {
         return Ok(Handled::Done);
     }
@@ -172,6 +196,9 @@ pub async fn handle<C: InstanceContext>(
         && job.runner_name.as_deref() == Some(&runner)
     {
         debts.account(&runner, id, &own.repository().to_string()).await?;
+        if taken {
+            note(context, settings, &debts, &own, id, event).await?;
+        }
         return Ok(Handled::Done);
     }
     let place = settings.place(own.repository())?;
@@ -235,6 +262,56 @@ async fn registration<C: InstanceContext>(
         Removal::Removed => Sight::RanNothing,
         Removal::Gone | Removal::Busy => Sight::Unknown,
     })
+}
+
+/// Notes that the job, which ran on a runner started with `own`, loses its machine, so that it is run again. By the
+/// option of the job's own tier.
+async fn note<C: InstanceContext>(
+    context: &C,
+    settings: &Settings,
+    debts: &Debts<'_, C>,
+    own: &RunnerInput,
+    id: JobId,
+    event: &InstanceEvent,
+) -> Result<()> {
+    let job = match own.job() == Some(id) {
+        true => Some(own.clone()),
+        false => input_of(context, debts, id).await?,
+    };
+    let Some(job) = job else {
+        info!(job = id.0, "another system's job loses its machine");
+        return Ok(());
+    };
+    let tier = job.provider.as_str();
+    if settings.tiers.get(tier).is_none_or(|tier| !tier.rerun_interrupted) {
+        return Ok(());
+    }
+    let Some(run) = job.run() else {
+        warn!(job = id.0, url = job.job_url, "its run is not known: it can't be run again");
+        context.telemetry().count("RerunSkipped", Some(("Reason", "RunUnknown")), 1.0);
+        return Ok(());
+    };
+    let now = context.clock().now();
+    let lost_at = event.at.map_or(now, |at| at.min(now));
+    let interrupted = InterruptedJob { id, tier: tier.to_owned(), lost_at };
+    let due = now + FIRST_LOOK;
+    if context.interrupted().note_interrupted(&job.repository(), run, &interrupted, due).await? {
+        warn!(job = id.0, url = job.job_url, tier, "a job loses its machine, to be run again");
+        context.telemetry().count("JobInterrupted", Some(("Tier", tier)), 1.0);
+    }
+    Ok(())
+}
+
+/// With what runners were started for a job; `None` if none of ours was.
+async fn input_of<C: InstanceContext>(
+    context: &C,
+    debts: &Debts<'_, C>,
+    id: JobId,
+) -> Result<Option<RunnerInput>> {
+    let record = context.ledger().job(id).await?;
+    let Some(runner) = record.and_then(|record| record.runner_name) else { return Ok(None) };
+    let input = debts.execution(&runner).await?.and_then(|execution| execution.input);
+    Ok(input.filter(|input| input.job() == Some(id)))
 }
 
 /// Marks the runner, and counts against its tier's spot machines.
@@ -315,7 +392,7 @@ mod tests {
 
     fn event(detail_type: &str, detail: Value) -> Value {
         json!({"version": "0", "detail-type": detail_type, "source": "aws.ec2",
-            "account": "444455556666", "region": "eu-central-1", "detail": detail})
+            "time": "2026-11-30T12:00:00Z", "account": "444455556666", "region": "eu-central-1", "detail": detail})
     }
 
     #[test]
@@ -329,6 +406,7 @@ mod tests {
             (read.what, read.instance.as_str()),
             (Happening::Interrupted, "i-0123456789abcdef0")
         );
+        assert_eq!(read.at, Timestamp::parse("2026-11-30T12:00:00Z"));
         for (state, ended) in [
             ("pending", false),
             ("running", false),

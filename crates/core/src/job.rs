@@ -115,6 +115,13 @@ impl RunnerInput {
         if self.queued_at.is_some() { own.cover(wanted) } else { own.cover_foreign(wanted) }
     }
 
+    /// The run that the job belongs to, by the address of the job's page (`…/actions/runs/<run>/job/<job>`);
+    /// `None` where that does not tell.
+    pub fn run(&self) -> Option<i64> {
+        let (_, rest) = self.job_url.split_once("/actions/runs/")?;
+        rest.split('/').next()?.parse().ok().filter(|run| *run > 0)
+    }
+
     /// When GitHub queued the job, where it is known.
     pub fn queued(&self) -> Option<Timestamp> {
         self.queued_at.as_deref().and_then(Timestamp::parse)
@@ -164,6 +171,15 @@ mod tests {
                 "queuedAt": "2026-11-30T12:00:00Z"})
         );
         assert!(input.covers(&Labels::new(["X64"])));
+        assert_eq!(input.run(), Some(1));
+        for url in [
+            "",
+            "https://github.com/acme/widgets/runs/42",
+            "x/actions/runs/",
+            "x/actions/runs/-1/job/2",
+        ] {
+            assert_eq!(RunnerInput { job_url: url.into(), ..input.clone() }.run(), None, "{url}");
+        }
     }
 
     #[test]

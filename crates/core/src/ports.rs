@@ -241,8 +241,16 @@ pub trait Gate {
         at: Timestamp,
         breaker: &SpotBreaker,
     ) -> impl Future<Output = Result<bool>>;
-    /// Whether a tier's breaker is open: it is not to buy spot machines.
-    fn breaker_is_open(&self, tier: &str) -> impl Future<Output = Result<bool>>;
+    /// Whether a machine of a tier is not to be bought on the spot market: the tier's breaker is open, or the
+    /// machine is for a job of a run that is kept off it.
+    fn spot_rests(&self, tier: &str, run: Option<i64>) -> impl Future<Output = Result<bool>>;
+    /// Keeps the jobs of a run off a tier's spot machines until then. Repeatable.
+    fn keep_off_spot(
+        &self,
+        tier: &str,
+        run: i64,
+        until: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
 }
 
 /// A job's state as the domain needs it.

@@ -10,6 +10,7 @@ mod configured;
 mod janitor;
 mod pool;
 mod reply;
+mod reruns;
 #[cfg(test)]
 mod tests;
 mod transport;

@@ -31,6 +31,8 @@ const MAX_JIT: usize = 64 * 1024;
 pub enum Permission {
     /// Look up jobs.
     Actions,
+    /// Run jobs again.
+    ActionsWrite,
     /// Look up deployments.
     Deployments,
     /// Runners of an organisation.
@@ -45,6 +47,7 @@ impl Permission {
     const fn name(self) -> &'static str {
         match self {
             Self::Actions => "repository permission 'Actions: read-only'",
+            Self::ActionsWrite => "repository permission 'Actions: read and write'",
             Self::Deployments => "repository permission 'Deployments: read-only'",
             Self::OrganizationRunners => {
                 "organization permission 'Self-hosted runners: read and write'"
@@ -301,6 +304,7 @@ mod tests {
         let answer = reply(403, &headers, says("Resource not accessible by integration"));
         for needs in [
             Permission::Actions,
+            Permission::ActionsWrite,
             Permission::Deployments,
             Permission::OrganizationRunners,
             Permission::RepositoryRunners,

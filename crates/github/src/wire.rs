@@ -165,6 +165,14 @@ pub struct Run {
     pub repository: Option<RunRepository>,
 }
 
+/// `GET …/actions/runs/{id}`.
+#[derive(Debug, Deserialize)]
+pub struct OneRun {
+    pub run_attempt: Option<i64>,
+    pub status: Option<String>,
+    pub conclusion: Option<String>,
+}
+
 /// The repository of a run.
 #[derive(Debug, Deserialize)]
 pub struct RunRepository {

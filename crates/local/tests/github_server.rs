@@ -570,6 +570,33 @@ async fn runs_are_listed_cancelled_and_run_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_run_again_with_an_event_of_its_own_once_its_run_is_over() {
+    let world = World::start(Options::default()).await;
+    let target = Target::start(&world).await;
+    let token = world.token().await;
+    let jobs = world.github.post_matrix(&JobSpec::new(REPO, &["a"]), 2).unwrap();
+    let rerun = format!("/repos/{REPO}/actions/jobs/{}/rerun", jobs[0]);
+    let early = world.api("POST", &rerun, &token, None).await;
+    assert_eq!(early.status, 403);
+    let words = "The workflow run containing this job is already running";
+    assert_eq!(early.json()["message"], words);
+    let job = format!("/repos/{REPO}/actions/jobs/{}", jobs[0]);
+    let job = world.api("GET", &job, &token, None).await.json();
+    let run = format!("/repos/{REPO}/actions/runs/{}", job["run_id"]);
+    assert_eq!(world.api("POST", &format!("{run}/cancel"), &token, None).await.status, 202);
+    assert_eq!(world.api("POST", &rerun, &token, None).await.status, 201);
+    let latest = world.api("GET", &format!("{run}/jobs"), &token, None).await.json();
+    let attempts: Vec<_> =
+        latest["jobs"].as_array().unwrap().iter().map(|job| &job["run_attempt"]).collect();
+    assert!(attempts.contains(&&json!(2)) && attempts.contains(&&json!(1)), "{attempts:?}");
+    let again = world.api("POST", &rerun, &token, None).await;
+    assert_eq!(again.status, 403, "it runs again, and under another id");
+    // Twice queued, twice cancelled; one queued anew, and the other told of once more.
+    let actions = target.wait_for(6).await;
+    assert_eq!(actions.iter().filter(|action| *action == "queued").count(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn do_09_a_redelivery_repeats_the_guid_and_the_log_pages_by_cursor() {
     let world = World::start(Options::default()).await;
     let target = Target::start(&world).await;

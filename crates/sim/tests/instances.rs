@@ -10,7 +10,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{holds, lasting, minutes, names, seconds, small};
+use common::{conclusion, holds, interrupt, lasting, minutes, names, seconds, small};
 use ostler_core::instances::{Handled, InstanceEvent, batch};
 use ostler_sim::ec2::{LaunchFault, Market, PoolMatch};
 use ostler_sim::invariants::Allowance;
@@ -37,21 +37,8 @@ fn spot() -> Simulation {
     history
 }
 
-fn interrupt(history: &mut Simulation, runner: &str) {
-    let id = history.instance_of(runner).unwrap();
-    let now = history.now();
-    history.state().ec2.interrupt(now, &id);
-    // The models tell what is new when something happens.
-    history.at_github(|_, _| ());
-}
-
 fn replacement(history: &Simulation, job: u64) -> String {
     format!("{}-r1", history.world.base_name(REPOSITORY, job))
-}
-
-fn conclusion(history: &Simulation, job: u64) -> Option<String> {
-    let state = history.state();
-    state.github.all_jobs().find(|found| found.id == job).and_then(|job| job.conclusion.clone())
 }
 
 #[test]

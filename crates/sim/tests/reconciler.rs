@@ -10,7 +10,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{holds, hours, lasting, minutes, names, runners, seconds, small};
+use common::{conclusion, holds, hours, lasting, minutes, names, runners, seconds, small};
 use ostler_core::reconciler::{Reconciled, reconcile};
 use ostler_sim::ec2::LaunchFault;
 use ostler_sim::github::{
@@ -50,11 +50,6 @@ fn lose_queued(history: &mut Simulation) {
 fn run(world: &World) -> Reconciled {
     let settings = world.current_settings();
     world.run("reconciler", reconcile(world, &settings, || true)).unwrap().unwrap()
-}
-
-fn conclusion(history: &Simulation, job: u64) -> Option<String> {
-    let state = history.state();
-    state.github.all_jobs().find(|found| found.id == job).and_then(|job| job.conclusion.clone())
 }
 
 #[test]

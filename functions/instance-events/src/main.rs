@@ -50,10 +50,14 @@ impl Context for InstanceEvents {
 impl InstanceContext for InstanceEvents {
     type Launched = Ec2Launched;
     type Gate = DynamoLedger<SystemClock>;
+    type Interrupted = DynamoLedger<SystemClock>;
     fn launched(&self) -> &Self::Launched {
         &self.launched
     }
     fn gate(&self) -> &Self::Gate {
+        &self.ledger
+    }
+    fn interrupted(&self) -> &Self::Interrupted {
         &self.ledger
     }
 }

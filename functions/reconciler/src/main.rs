@@ -56,11 +56,15 @@ impl AcceptContext for Reconciler {
 impl ReconcilerContext for Reconciler {
     type Agenda = DynamoLedger<SystemClock>;
     type Backlog = ConfiguredGitHub<SsmConfiguration<SystemClock>, SystemClock>;
+    type Gate = DynamoLedger<SystemClock>;
     fn agenda(&self) -> &Self::Agenda {
         &self.ledger
     }
     fn backlog(&self) -> &Self::Backlog {
         &self.forge
+    }
+    fn gate(&self) -> &Self::Gate {
+        &self.ledger
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! - deliveries of GitHub's that failed are sent again ([`deliveries`]),
 //! - jobs for which a runner was started begin, or have a runner that is bound to come free ([`open`]),
-//! - jobs whose event never came are found in the repositories that were active lately ([`discovery`]).
+//! - jobs whose event never came are found in the repositories that were active lately ([`discovery`]),
+//! - jobs that lost their machine are run again once their run allows it ([`reruns`]).
 //!
 //! Level-triggered: nothing is remembered but in the ledger, each run looks at the world as it is, can be cut
 //! off anywhere, and can overlap with another. Nothing is started here: a job that waits is accepted or paid
@@ -13,6 +14,7 @@ mod deliveries;
 mod discovery;
 mod open;
 mod ports;
+mod reruns;
 
 use serde::Serialize;
 use tracing::{error, info};
@@ -20,8 +22,10 @@ use tracing::{error, info};
 pub use deliveries::{Judged, judge};
 pub use open::due;
 pub use ports::{
-    ACTIVE, ActiveRepositories, ActiveRepository, Delivered, Deliveries, DeliveryPage,
-    FailedDeliveries, FailedDelivery, OpenJobs, ReconcilerContext, RunList, RunStatus, WaitingRuns,
+    ACTIVE, ActiveRepositories, ActiveRepository, Again, Asked, Delivered, Deliveries,
+    DeliveryPage, FailedDeliveries, FailedDelivery, InterruptedJob, InterruptedRun,
+    InterruptedRuns, OpenJobs, ReconcilerContext, Reruns, RunList, RunStatus, WaitingRuns,
+    WorkflowRun,
 };
 
 use crate::config::Settings;
@@ -44,6 +48,8 @@ pub struct Reconciled {
     pub repositories: usize,
     /// Jobs that were found there and got a runner.
     pub discovered: usize,
+    /// Jobs that had lost their machine and are run again.
+    pub run_again: usize,
     /// Things that were due and are left for the next run.
     pub left: usize,
 }
@@ -60,6 +66,7 @@ pub async fn reconcile<C: ReconcilerContext>(
     let parts = [
         ("deliveries", deliveries::redeliver(context, &mut done, &may_begin).await),
         ("open jobs", open::look_after(context, settings, &debts, &mut done, &may_begin).await),
+        ("reruns", reruns::run_again(context, &mut done, &may_begin).await),
         ("discovery", discovery::search(context, settings, &debts, &mut done, &may_begin).await),
     ];
     let telemetry = context.telemetry();

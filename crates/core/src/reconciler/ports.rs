@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::error::Result;
 use crate::job::{JobId, Repository};
-use crate::ports::AcceptContext;
+use crate::ports::{AcceptContext, Gate};
 use crate::time::Timestamp;
 
 /// Jobs for which a runner was started, and that are not known to have begun: a sparse index of the ledger.
@@ -161,16 +161,117 @@ pub trait WaitingRuns {
     fn jobs(&self, at: &Repository, run: i64) -> impl Future<Output = Result<Vec<Value>>>;
 }
 
+/// A job whose runner has lost its machine, or is about to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterruptedJob {
+    /// It.
+    pub id: JobId,
+    /// Its tier.
+    pub tier: String,
+    /// When the machine was taken, or EC2 said that it would be.
+    pub lost_at: Timestamp,
+}
+
+/// `rerun#<owner>/<name>#<run>` of the ledger: a run of which jobs lost their machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterruptedRun {
+    /// Where it is.
+    pub at: Repository,
+    /// Its id.
+    pub run: i64,
+    /// Those of its jobs that are not settled.
+    pub jobs: Vec<InterruptedJob>,
+    /// Which attempt was the latest when GitHub was last asked for another, where it is not known what came of that.
+    pub asked: Option<i64>,
+    /// From when on it is to be looked at.
+    pub due: Timestamp,
+}
+
+/// Runs of which jobs are to be run again.
+pub trait InterruptedRuns {
+    /// Notes a job, and that its run is to be looked at by `due`. Whether it was not noted before. Repeatable: what is
+    /// noted of a job stays, also that it is settled.
+    fn note_interrupted(
+        &self,
+        at: &Repository,
+        run: i64,
+        job: &InterruptedJob,
+        due: Timestamp,
+    ) -> impl Future<Output = Result<bool>>;
+    /// Those that are due, the longest due first.
+    fn due_reruns(&self, most: usize) -> impl Future<Output = Result<Vec<InterruptedRun>>>;
+    /// Takes it, so that nobody else looks at it until then, and notes `asked`. `false`: somebody was first, or another
+    /// of its jobs was noted since it was read.
+    fn claim_rerun(
+        &self,
+        run: &InterruptedRun,
+        until: Timestamp,
+        asked: Option<i64>,
+    ) -> impl Future<Output = Result<bool>>;
+    /// Settles its jobs, as they were read. Does nothing if somebody else has taken it, or another of its jobs was noted.
+    fn settle_rerun(&self, run: &InterruptedRun) -> impl Future<Output = Result<()>>;
+}
+
+/// A run as GitHub shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkflowRun {
+    /// Which attempt is the latest.
+    pub attempt: i64,
+    /// Whether all of it is over.
+    pub completed: bool,
+    /// Whether it ended by being cancelled.
+    pub cancelled: bool,
+}
+
+/// What of a run is to be run again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// A job, and those that need it.
+    Job(JobId),
+    /// All jobs that did not end well, and those that need them.
+    Failed,
+}
+
+/// What GitHub answered to that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// There is another attempt.
+    Begun,
+    /// The run is not over.
+    Running,
+    /// There was another attempt already.
+    Superseded,
+    /// The App may not; the text says what to grant.
+    NotAllowed(String),
+    /// Not this run, for good: it is too old, or its workflow is disabled.
+    Refused(String),
+    /// There is no such run or job.
+    Gone,
+}
+
+/// Running again.
+pub trait Reruns {
+    /// The run; `None` if GitHub has none of that id.
+    fn run(&self, at: &Repository, run: i64) -> impl Future<Output = Result<Option<WorkflowRun>>>;
+    /// Has GitHub make another attempt. Not to be repeated blindly: each call may be an attempt. A transient error says
+    /// nothing about whether it was made.
+    fn rerun(&self, at: &Repository, run: i64, what: Again) -> impl Future<Output = Result<Asked>>;
+}
+
 /// What the reconciler needs besides what accepting a job does.
 pub trait ReconcilerContext: AcceptContext {
     /// What is due.
-    type Agenda: OpenJobs + ActiveRepositories + FailedDeliveries;
+    type Agenda: OpenJobs + ActiveRepositories + FailedDeliveries + InterruptedRuns;
     /// GitHub's side of it.
-    type Backlog: Deliveries + WaitingRuns;
+    type Backlog: Deliveries + WaitingRuns + Reruns;
+    /// Bounds of launches.
+    type Gate: Gate;
     /// What is due.
     fn agenda(&self) -> &Self::Agenda;
     /// GitHub's side of it.
     fn backlog(&self) -> &Self::Backlog;
+    /// Bounds of launches.
+    fn gate(&self) -> &Self::Gate;
 }
 
 /// How long a repository counts as active after the last runner that was started for it.

@@ -341,7 +341,7 @@ async fn buy<C: RunnerContext>(
     let markets: &[bool] = match tier.market {
         Market::OnDemand => &[false],
         Market::Spot => &[true],
-        Market::SpotThenOnDemand if spot_rests(context, tier).await => &[false],
+        Market::SpotThenOnDemand if spot_rests(context, event, tier).await => &[false],
         Market::SpotThenOnDemand => &[true, false],
     };
     let mut refusals = Vec::new();
@@ -411,13 +411,14 @@ async fn buy<C: RunnerContext>(
     Ok(delayed(context, state, wait, name_of(shortage), text))
 }
 
-/// Whether the tier's spot market has failed too often lately. Where that can't be told, spot is tried.
-async fn spot_rests<C: RunnerContext>(context: &C, tier: &Tier) -> bool {
-    let open = context.gate().breaker_is_open(&tier.name).await.unwrap_or(false);
-    if open {
+/// Whether the tier's spot market has failed too often lately, or just now this very job. Where that can't be told,
+/// spot is tried.
+async fn spot_rests<C: RunnerContext>(context: &C, event: &StepEvent, tier: &Tier) -> bool {
+    let rests = context.gate().spot_rests(&tier.name, event.input.run()).await.unwrap_or(false);
+    if rests {
         context.telemetry().count("SpotRested", Some(("Tier", &tier.name)), 1.0);
     }
-    open
+    rests
 }
 
 /// The wait for an operator: the job stays alive, so that acting within 24 h rescues it. The first waits are short.

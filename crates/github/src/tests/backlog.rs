@@ -1,6 +1,8 @@
 //! The log of deliveries, and the runs that wait.
 
-use ostler_core::reconciler::{Deliveries, RunStatus, WaitingRuns};
+use ostler_core::reconciler::{
+    Again, Asked, Deliveries, Reruns, RunStatus, WaitingRuns, WorkflowRun,
+};
 
 use super::*;
 
@@ -102,4 +104,83 @@ async fn the_jobs_of_a_run_come_as_github_writes_them() {
     let github = server.github();
     assert_eq!(github.jobs(&at(), 9).await.unwrap(), [job.clone(), job]);
     assert_eq!(github.jobs(&at(), 10).await.unwrap(), Vec::<Value>::new(), "404: deleted since");
+}
+
+#[tokio::test]
+async fn a_run_is_over_when_github_says_completed() {
+    let run = "GET /repos/Acme/widgets/actions/runs/9";
+    let server = Server::start().await.on(
+        run,
+        [
+            ok(json!({"id": 9, "run_attempt": 2, "status": "in_progress", "conclusion": null})),
+            ok(json!({"run_attempt": 3, "status": "completed", "conclusion": "cancelled"})),
+            ok(json!({"status": "completed"})),
+            says(403, "no"),
+        ],
+    );
+    let github = server.github();
+    let going_on = WorkflowRun { attempt: 2, completed: false, cancelled: false };
+    assert_eq!(github.run(&at(), 9).await.unwrap(), Some(going_on));
+    let over = WorkflowRun { attempt: 3, completed: true, cancelled: true };
+    assert_eq!(github.run(&at(), 9).await.unwrap(), Some(over));
+    assert!(matches!(github.run(&at(), 9).await, Err(Error::Transient(_))), "no attempt");
+    assert!(github.run(&at(), 9).await.is_err());
+    assert_eq!(github.run(&at(), 10).await.unwrap(), None, "404");
+}
+
+#[tokio::test]
+async fn a_job_is_run_again_once_for_each_call_and_every_refusal_is_understood() {
+    let job = "POST /repos/Acme/widgets/actions/jobs/7/rerun";
+    let all = "POST /repos/Acme/widgets/actions/runs/9/rerun-failed-jobs";
+    let mut limit = says(403, "You have exceeded a secondary rate limit.");
+    limit.headers = vec![("retry-after", "77".into())];
+    let server = Server::start()
+        .await
+        .on(
+            job,
+            [
+                status(201, json!({})),
+                says(403, "The workflow run containing this job is already running"),
+                says(403, "Only jobs from the current attempt can be re-run"),
+                says(403, "Resource not accessible by integration"),
+                says(404, "Not Found"),
+                says(502, "Bad Gateway"),
+                says(422, "odd"),
+                limit,
+            ],
+        )
+        .on(
+            all,
+            [
+                status(201, json!({})),
+                says(403, "This workflow is already running"),
+                says(403, "This workflow run cannot be retried"),
+                says(
+                    403,
+                    "Unable to retry this workflow run because it was created over a month ago",
+                ),
+            ],
+        );
+    let github = server.github();
+    let place = at();
+    let one = || github.rerun(&place, 9, Again::Job(JobId(7)));
+    assert_eq!(one().await.unwrap(), Asked::Begun);
+    assert_eq!(one().await.unwrap(), Asked::Running);
+    assert_eq!(one().await.unwrap(), Asked::Superseded);
+    let Asked::NotAllowed(text) = one().await.unwrap() else { panic!("a missing permission") };
+    assert!(text.contains("'Actions: read and write'"), "{text}");
+    assert_eq!(one().await.unwrap(), Asked::Gone);
+    assert!(matches!(one().await, Err(Error::Transient(_))), "it may have been made");
+    assert!(matches!(one().await, Err(Error::Permanent(_))));
+    let failed = || github.rerun(&place, 9, Again::Failed);
+    assert_eq!(failed().await.unwrap(), Asked::Begun);
+    assert_eq!(failed().await.unwrap(), Asked::Running);
+    for _ in 0..2 {
+        assert!(matches!(failed().await.unwrap(), Asked::Refused(_)));
+    }
+    let limited = one().await;
+    let wait = Duration::from_secs(77);
+    assert!(matches!(limited, Err(Error::Later { after, .. }) if after == wait), "{limited:?}");
+    let posted = server.calls().iter().filter(|call| call.what == job || call.what == all).count();
+    assert_eq!(posted, 12, "none is repeated");
 }

@@ -58,6 +58,7 @@ pub(super) fn routes() -> Router<Arc<GitHub>> {
         REPO_RUNNER,
         REPO_JIT,
         JOB,
+        JOB_RERUN,
         RUNS,
         RUN,
         RUN_JOBS,
@@ -463,6 +464,10 @@ fn model_answer(
         }
         ("POST", RUN_RERUN_FAILED) => {
             model.rerun_failed(now, &call.repository(), call.number("run_id")?)?;
+            Ok(Answer::new(201, json!({})))
+        }
+        ("POST", JOB_RERUN) => {
+            model.rerun_job(now, &call.repository(), call.number("job_id")?)?;
             Ok(Answer::new(201, json!({})))
         }
         ("GET", DEPLOYMENT_STATUSES) => {

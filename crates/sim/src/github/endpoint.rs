@@ -39,6 +39,8 @@ pub const REPO_RUNNER: &str = "/repos/{owner}/{repo}/actions/runners/{runner_id}
 pub const REPO_JIT: &str = "/repos/{owner}/{repo}/actions/runners/generate-jitconfig";
 /// `GET`: a job.
 pub const JOB: &str = "/repos/{owner}/{repo}/actions/jobs/{job_id}";
+/// `POST`: runs a job again, and those that need it.
+pub const JOB_RERUN: &str = "/repos/{owner}/{repo}/actions/jobs/{job_id}/rerun";
 /// `GET`: workflow runs.
 pub const RUNS: &str = "/repos/{owner}/{repo}/actions/runs";
 /// `GET`: a workflow run.

@@ -10,6 +10,10 @@ use super::{ApiError, GitHub, Page, Paging};
 /// Most jobs that one matrix makes (docs).
 const MATRIX_LIMIT: usize = 256;
 
+/// How long after its beginning, and how often, a run can be run again (docs).
+const RERUN_WITHIN: Duration = Duration::from_secs(30 * 86_400);
+const MAX_RERUNS: u32 = 50;
+
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -353,17 +357,64 @@ impl GitHub {
         run_id: u64,
     ) -> Result<Vec<u64>, ApiError> {
         let old = self.jobs_of(now, repository, run_id, None)?;
+        if old.iter().any(|job| job.status != Status::Completed) {
+            // `metabase/metabase#70916`, as what follows.
+            return Err(ApiError::new(403, "This workflow is already running"));
+        }
         let good = |job: &Job| matches!(job.conclusion.as_deref(), Some("success" | "skipped"));
-        if old.iter().any(|job| job.status != Status::Completed) || old.iter().all(good) {
+        if old.iter().all(good) || self.is_too_old(run_id) {
             return Err(ApiError::new(403, "This workflow run cannot be retried"));
         }
+        self.new_attempt(run_id, old, |job| !good(job))
+    }
+
+    /// `POST …/jobs/{id}/rerun`: a new job in a new attempt. No job here needs another, so it is one. The others are in
+    /// the new attempt as they are.
+    pub fn rerun_job(
+        &mut self,
+        now: Timestamp,
+        repository: &str,
+        job_id: u64,
+    ) -> Result<Vec<u64>, ApiError> {
+        let job = self.get_job(now, repository, job_id)?;
+        let run_id = job.run_id;
+        let old = self.jobs_of(now, repository, run_id, None)?;
+        if old.iter().any(|job| job.status != Status::Completed) {
+            // `NVIDIA-NeMo/RL#1193`.
+            let text = "The workflow run containing this job is already running";
+            return Err(ApiError::new(403, text));
+        }
+        if self.runs.get(&run_id).is_some_and(|run| job.attempt < run.attempt) {
+            // `runs-on/runs-on#263`.
+            return Err(ApiError::new(403, "Only jobs from the current attempt can be re-run"));
+        }
+        if self.is_too_old(run_id) {
+            return Err(ApiError::new(403, "This workflow run cannot be retried"));
+        }
+        self.new_attempt(run_id, old, |job| job.id == job_id)
+    }
+
+    /// Whether a run can't be run again any more: after 30 days, and 50 times (docs: re-running workflows and jobs).
+    fn is_too_old(&self, run_id: u64) -> bool {
+        self.runs.get(&run_id).is_none_or(|run| {
+            self.now.since(run.created_at) > RERUN_WITHIN || run.attempt > MAX_RERUNS
+        })
+    }
+
+    /// Another attempt of a run, with new jobs for some of its `old` ones.
+    fn new_attempt(
+        &mut self,
+        run_id: u64,
+        old: Vec<Job>,
+        anew: impl Fn(&Job) -> bool,
+    ) -> Result<Vec<u64>, ApiError> {
         let run = self.runs.get_mut(&run_id).ok_or_else(ApiError::not_found)?;
         run.attempt += 1;
-        run.attempts.push(old.iter().filter(|job| good(job)).map(|job| job.id).collect());
+        run.attempts.push(old.iter().filter(|job| !anew(job)).map(|job| job.id).collect());
         let attempt = run.attempt;
         let mut new = Vec::new();
         for job in old {
-            if good(&job) {
+            if !anew(&job) {
                 self.announce(job.id, "completed");
                 continue;
             }

@@ -289,6 +289,42 @@ fn do_05_a_rerun_of_failed_jobs_repeats_the_completed_events_of_the_good_ones() 
 }
 
 #[test]
+fn a_job_is_run_again_alone_once_its_run_is_over_and_only_in_the_latest_attempt() {
+    let mut world = world();
+    let jobs = world.github.post_matrix(world.now, &JobSpec::new(REPO, &["a"]), 2).unwrap();
+    let fail = |world: &mut World, name: &str| {
+        let session = world.runner(name, &["a"]);
+        let Poll::Job(given) = world.poll(&session) else { panic!("no job") };
+        world.github.complete(world.now, &session.id, given.job_id, "failure").unwrap();
+    };
+    fail(&mut world, "r1");
+    let refused = |world: &mut World, job: u64| {
+        let (status, words) = refusal(world.github.rerun_job(world.now, REPO, job));
+        assert_eq!(status, 403);
+        words
+    };
+    let running = "The workflow run containing this job is already running";
+    assert_eq!(refused(&mut world, jobs[0]), running);
+    fail(&mut world, "r2");
+    world.github.take_events();
+    let new = world.github.rerun_job(world.now, REPO, jobs[0]).unwrap();
+    assert_eq!(new.len(), 1);
+    let again = world.github.get_job(world.now, REPO, new[0]).unwrap();
+    assert_eq!((again.attempt, again.status), (2, Status::Queued));
+    let mut actions = world.actions();
+    actions.sort();
+    assert_eq!(actions, ["completed", "queued"]);
+    fail(&mut world, "r3");
+    for past in &jobs {
+        let words = refused(&mut world, *past);
+        assert_eq!(words, "Only jobs from the current attempt can be re-run");
+    }
+    world.now = world.now + Duration::from_secs(31 * 86_400);
+    assert_eq!(refused(&mut world, new[0]), "This workflow run cannot be retried");
+    assert_eq!(refusal(world.github.rerun_job(world.now, REPO, 1)).0, 404);
+}
+
+#[test]
 fn runs_are_listed_by_the_status_of_their_jobs() {
     let mut world = world();
     let job = world.job(&["a"]);

@@ -130,7 +130,7 @@ impl Simulation {
             _ => return,
         };
         let told = json!({"detail-type": kind, "source": "aws.ec2", "account": "123456789012",
-            "region": "us-east-1", "detail": detail});
+            "region": "us-east-1", "time": event.at.to_string(), "detail": detail});
         let at = self.now() + TOLD_AFTER;
         self.push(at, Event::Told(told, 1));
     }

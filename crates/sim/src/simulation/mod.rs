@@ -315,6 +315,7 @@ impl Simulation {
         let state = self.world.state();
         state.ledger.open.is_empty()
             && state.ledger.failures.is_empty()
+            && state.ledger.interrupted.is_empty()
             && state.deliveries.entries.iter().all(|(line, _)| {
                 line.ok || state.ledger.position.is_some_and(|position| line.id <= position)
             })

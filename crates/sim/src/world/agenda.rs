@@ -2,11 +2,12 @@
 
 use std::rc::Rc;
 
-use ostler_core::error::Result;
+use ostler_core::error::{Error, Result};
 use ostler_core::job::{JobId, Repository};
 use ostler_core::reconciler::{
-    ActiveRepositories, ActiveRepository, Delivered, Deliveries, DeliveryPage, FailedDeliveries,
-    FailedDelivery, OpenJobs, RunList, RunStatus, WaitingRuns,
+    ActiveRepositories, ActiveRepository, Again, Asked, Delivered, Deliveries, DeliveryPage,
+    FailedDeliveries, FailedDelivery, InterruptedJob, InterruptedRun, InterruptedRuns, OpenJobs,
+    Reruns, RunList, RunStatus, WaitingRuns, WorkflowRun,
 };
 use ostler_core::time::Timestamp;
 use serde_json::Value;
@@ -240,9 +241,143 @@ impl WaitingRuns for World {
     }
 }
 
+impl InterruptedRuns for World {
+    async fn note_interrupted(
+        &self,
+        at: &Repository,
+        run: i64,
+        job: &InterruptedJob,
+        due: Timestamp,
+    ) -> Result<bool> {
+        self.ask("InterruptedRuns.note", |state| {
+            if !state.ledger.lost.insert(job.id) {
+                return Ok(false);
+            }
+            let new = InterruptedRun { at: at.clone(), run, jobs: vec![], asked: None, due };
+            let known = state.ledger.interrupted.entry(rerun_key(at, run)).or_insert(new);
+            known.jobs.push(job.clone());
+            known.due = due;
+            Ok(true)
+        })
+        .await
+    }
+
+    async fn due_reruns(&self, most: usize) -> Result<Vec<InterruptedRun>> {
+        self.ask("InterruptedRuns.due", |state| {
+            let now = state.now;
+            let mut due: Vec<_> =
+                state.ledger.interrupted.values().filter(|it| it.due <= now).cloned().collect();
+            due.sort_by_key(|run| run.due);
+            due.truncate(most);
+            Ok(due)
+        })
+        .await
+    }
+
+    async fn claim_rerun(
+        &self,
+        run: &InterruptedRun,
+        until: Timestamp,
+        asked: Option<i64>,
+    ) -> Result<bool> {
+        self.ask("InterruptedRuns.claim", |state| {
+            let known = state.ledger.interrupted.get_mut(&rerun_key(&run.at, run.run));
+            Ok(known.filter(|known| known.due == run.due).is_some_and(|known| {
+                (known.due, known.asked) = (until, asked);
+                true
+            }))
+        })
+        .await
+    }
+
+    async fn settle_rerun(&self, run: &InterruptedRun) -> Result<()> {
+        self.ask("InterruptedRuns.settle", |state| {
+            let key = rerun_key(&run.at, run.run);
+            if state.ledger.interrupted.get(&key).is_some_and(|known| known.due == run.due) {
+                state.ledger.interrupted.remove(&key);
+            }
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn rerun_key(at: &Repository, run: i64) -> String {
+    format!("{}#{run}", at.to_string().to_lowercase())
+}
+
+impl Reruns for World {
+    async fn run(&self, at: &Repository, run: i64) -> Result<Option<WorkflowRun>> {
+        self.ask("Reruns.run", |state| {
+            let full_name = at.to_string();
+            let caller = state.caller(&at.owner)?;
+            let now = state.now;
+            let answer = state.github(&caller, "GET", endpoint::RUN, |github| {
+                github.sees_repository(&caller, &full_name)?;
+                github.get_run(now, &full_name, run.unsigned_abs())
+            });
+            match answer {
+                Ok(run) => Ok(Some(WorkflowRun {
+                    attempt: run.attempt.into(),
+                    completed: run.status == github::Status::Completed,
+                    cancelled: run.conclusion.as_deref() == Some("cancelled"),
+                })),
+                Err(CallError::Api(error)) if error.status == 404 => Ok(None),
+                Err(error) => Err(state.error(&error, "the run")),
+            }
+        })
+        .await
+    }
+
+    async fn rerun(&self, at: &Repository, run: i64, what: Again) -> Result<Asked> {
+        self.ask("Reruns.rerun", |state| {
+            let full_name = at.to_string();
+            let caller = state.caller(&at.owner)?;
+            let now = state.now;
+            let template = match what {
+                Again::Job(_) => endpoint::JOB_RERUN,
+                Again::Failed => endpoint::RUN_RERUN_FAILED,
+            };
+            let answer = state.github(&caller, "POST", template, |github| {
+                github.sees_repository(&caller, &full_name)?;
+                match what {
+                    Again::Job(id) => {
+                        github.rerun_job(now, &full_name, id.0.unsigned_abs()).map(drop)
+                    }
+                    Again::Failed => {
+                        github.rerun_failed(now, &full_name, run.unsigned_abs()).map(drop)
+                    }
+                }
+            });
+            match answer {
+                Ok(()) => Ok(Asked::Begun),
+                Err(CallError::Api(error)) if error.status == 404 => Ok(Asked::Gone),
+                Err(error) => match state.error(&error, "running it again") {
+                    Error::Permanent(words) if words.contains("already running") => {
+                        Ok(Asked::Running)
+                    }
+                    Error::Permanent(words) if words.contains("current attempt") => {
+                        Ok(Asked::Superseded)
+                    }
+                    Error::Permanent(words) if words.contains("not accessible") => {
+                        Ok(Asked::NotAllowed(words))
+                    }
+                    Error::Permanent(words) => Ok(Asked::Refused(words)),
+                    error => Err(error),
+                },
+            }
+        })
+        .await
+    }
+}
+
 impl ostler_core::reconciler::ReconcilerContext for World {
     type Agenda = Self;
     type Backlog = Self;
+    type Gate = Self;
+    fn gate(&self) -> &Self {
+        self
+    }
     fn agenda(&self) -> &Self {
         self
     }

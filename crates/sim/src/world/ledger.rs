@@ -1,6 +1,6 @@
 //! The `Ledger` port: a table of items with conditional writes and a time to live.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use ostler_core::error::Result;
@@ -8,7 +8,7 @@ use ostler_core::instances::SpotBreaker;
 use ostler_core::job::{JobId, Repository, RunnerInput};
 use ostler_core::names::Lineage;
 use ostler_core::ports::{Block, Gate, JobRecord, Ledger, Ran, RunnerRecord, Slot};
-use ostler_core::reconciler::{ActiveRepository, FailedDelivery};
+use ostler_core::reconciler::{ActiveRepository, FailedDelivery, InterruptedRun};
 use ostler_core::time::Timestamp;
 
 use super::{State, World};
@@ -37,6 +37,12 @@ pub struct LedgerTable {
     pub breakers: BTreeMap<String, (Vec<Timestamp>, Option<Timestamp>)>,
     /// `pace#<whose>`: the next moment that is free.
     pub pace: BTreeMap<String, Timestamp>,
+    /// The same: runs that are kept off spot, by tier, and until when.
+    pub off_spot: BTreeMap<(String, i64), Timestamp>,
+    /// `rerun#<owner>/<name>#<run>`, in lower case, of those that are not settled.
+    pub interrupted: BTreeMap<String, InterruptedRun>,
+    /// Jobs that were ever noted there.
+    pub lost: BTreeSet<JobId>,
     /// Up to where the log of deliveries was read.
     pub position: Option<u64>,
 }
@@ -269,10 +275,19 @@ impl Gate for World {
         .await
     }
 
-    async fn breaker_is_open(&self, tier: &str) -> Result<bool> {
-        self.ask("Gate.breaker", |state| {
+    async fn spot_rests(&self, tier: &str, run: Option<i64>) -> Result<bool> {
+        self.ask("Gate.spot_rests", |state| {
             let until = state.ledger.breakers.get(tier).and_then(|(_, until)| *until);
-            Ok(until.is_some_and(|until| until > state.now))
+            let run = run.and_then(|run| state.ledger.off_spot.get(&(tier.into(), run)).copied());
+            Ok(until.max(run) > Some(state.now))
+        })
+        .await
+    }
+
+    async fn keep_off_spot(&self, tier: &str, run: i64, until: Timestamp) -> Result<()> {
+        self.ask("Gate.keep_off_spot", |state| {
+            state.ledger.off_spot.insert((tier.into(), run), until);
+            Ok(())
         })
         .await
     }

@@ -451,6 +451,10 @@ impl ports::RunnerContext for World {
 impl ostler_core::instances::InstanceContext for World {
     type Launched = Self;
     type Gate = Self;
+    type Interrupted = Self;
+    fn interrupted(&self) -> &Self {
+        self
+    }
     fn launched(&self) -> &Self {
         self
     }

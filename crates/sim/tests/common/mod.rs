@@ -52,6 +52,21 @@ pub fn verdict(history: &mut Simulation, allowance: Allowance) -> Vec<String> {
     }
 }
 
+/// How a job ended.
+pub fn conclusion(history: &Simulation, job: u64) -> Option<String> {
+    let state = history.state();
+    state.github.all_jobs().find(|found| found.id == job).and_then(|job| job.conclusion.clone())
+}
+
+/// EC2 takes a runner's machine back.
+pub fn interrupt(history: &mut Simulation, runner: &str) {
+    let id = history.instance_of(runner).expect("a machine of the runner");
+    let now = history.now();
+    history.state().ec2.interrupt(now, &id);
+    // The models tell what is new when something happens.
+    history.at_github(|_, _| ());
+}
+
 /// Names of the executions, by status.
 pub fn ended(history: &Simulation, status: Status) -> Vec<String> {
     let state = history.state();
