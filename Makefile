@@ -12,7 +12,7 @@ PREFIX ?= /ostler
 SECONDS ?= 60
 JOBS ?= 20
 
-.PHONY: help setup build templates docs demo test sim mutants bench bench-peer lint fmt secrets clean-demo
+.PHONY: help setup build templates reference docs demo test sim mutants bench bench-peer lint fmt secrets clean-demo
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ fmt: ## format the code
 
 templates: ## render infra/control.yaml from its parts
 	@python3 scripts/render_templates.py
+
+reference: ## write the pages of docs/ that are made from code and templates
+	@UPDATE=1 cargo test --quiet --workspace --locked reference
 
 docs: ## the book of docs/: target/book/index.html
 	@scripts/docs.sh

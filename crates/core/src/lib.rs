@@ -8,6 +8,7 @@ pub mod error;
 pub mod instances;
 pub mod janitor;
 pub mod job;
+pub mod keys;
 pub mod labels;
 pub mod names;
 pub mod ports;
