@@ -287,3 +287,69 @@ fn deployments_name_templates_and_their_parameters() {
     }
     assert!(seen.len() > 5, "{seen:?}");
 }
+
+/// Says what is wrong with each line of its input: a service, an operation, and options of it. By the models that the AWS
+/// CLI itself is made of.
+const AWS_MODELS: &str = r#"
+import sys
+import botocore.session
+from botocore import xform_name
+
+COMMON = {"--output", "--query", "--region", "--profile", "--endpoint-url", "--no-cli-pager", "--cli-binary-format",
+          "--cli-read-timeout", "--cli-input-json"}
+# What the CLI adds to the services' own operations.
+OWN = {("cloudformation", "deploy"), ("logs", "tail"), ("s3", "cp"), ("s3", "sync")}
+session = botocore.session.get_session()
+for line in sys.stdin:
+    service, operation, *options = line.split()
+    if (service, operation) in OWN:
+        continue
+    try:
+        model = session.get_service_model(service)
+    except Exception as error:
+        print(f"{line.strip()}: {error}")
+        continue
+    names = {xform_name(name, "-"): name for name in model.operation_names}
+    if operation not in names:
+        print(f"{line.strip()}: no such operation")
+        continue
+    shape = model.operation_model(names[operation]).input_shape
+    known = {f"--{xform_name(name, '-')}" for name in (shape.members if shape else {})}
+    for option in options:
+        if option not in known | COMMON and option.replace("--no-", "--", 1) not in known:
+            print(f"{line.strip()}: no such option as {option}")
+"#;
+
+#[test]
+fn commands_of_aws_exist_with_their_options() {
+    let texts = documents().into_iter().flat_map(|document| spans(&read(&document)));
+    let blocks = shell().iter().flat_map(commands).collect::<Vec<_>>();
+    let mut lines = BTreeSet::new();
+    for command in texts.chain(blocks) {
+        let command = command.trim_start_matches(".venv/bin/").to_owned();
+        let Some(rest) = command.strip_prefix("aws ") else { continue };
+        // A pipe or another command ends it.
+        let words: Vec<_> =
+            rest.split_whitespace().take_while(|word| !["|", "&&", ">"].contains(word)).collect();
+        if words.len() < 2 || words.iter().take(2).any(|word| word.starts_with('-')) {
+            continue;
+        }
+        let options = words.iter().skip(2).filter(|word| word.starts_with("--"));
+        let options = options.map(|word| word.split('=').next().unwrap().to_owned());
+        let own = words[..2].iter().map(|word| (*word).to_owned());
+        lines.insert(own.chain(options).collect::<Vec<_>>().join(" "));
+    }
+    assert!(lines.len() > 10, "{lines:?}");
+    let python = root().join(".venv/bin/python");
+    let mut python = Command::new(python)
+        .args(["-c", AWS_MODELS])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("make setup");
+    let text = lines.into_iter().collect::<Vec<_>>().join("\n");
+    python.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let said = python.wait_with_output().unwrap();
+    assert!(said.status.success());
+    assert_eq!(String::from_utf8(said.stdout).unwrap(), "");
+}
