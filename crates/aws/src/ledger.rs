@@ -5,6 +5,7 @@
 //! | `job#<id>` | `jobUrl`, `runnerLabels` (comma-joined), `runnerName` (the latest), `runnerRank` (its place among the job's runners), `tier`, `owner`, `repo`, `queuedAt`, `cancelledAt`, `due`, `dueAt`, `ttl` |
 //! | `runner#<name>` | `runnerId`, `handedOver`, `jobId` (a number, or the text `taken`), `jobRepo` (`owner/name`), `accountedAt`, `endedAt`, `interruptedAt`, `ttl` |
 //! | `repo#<owner/name>`, lower case | `owner`, `repo`, `installationId`, `listedAt`, `tagQueued`, `tagInProgress`, `due`, `dueAt`, `ttl` |
+//! | `rerun#<owner/name>#<run>`, lower case | `owner`, `repo`, `installationId`, `run`, `lost<job id>`, `tier<job id>`, `asked`, `due`, `dueAt`, `ttl` |
 //! | `delivery#<guid>` | `deliveryId`, `failedAt`, `due`, `dueAt`, `ttl` |
 //! | `position#deliveries` | `position` |
 //! | `blocked#<owner>`, `blocked#<owner, or owner/name>/<tier>`, lower case | `until`, `reason`, `ttl` |

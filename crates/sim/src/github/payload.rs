@@ -134,7 +134,7 @@ impl GitHub {
             "workflow_job": {
                 "id": job.id,
                 "run_id": job.run_id,
-                "html_url": format!("{}/{}", self.options.html_url, job.id),
+                "html_url": format!("{}/actions/runs/{}/job/{}", self.options.html_url, job.run_id, job.id),
                 "status": job.status.name(),
                 "conclusion": job.conclusion,
                 "created_at": job.created_at.to_string(),
