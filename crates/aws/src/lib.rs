@@ -29,7 +29,7 @@ pub use aws_config::SdkConfig;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::timeout::TimeoutConfig;
-use aws_config::{BehaviorVersion, ConfigLoader};
+use aws_config::{BehaviorVersion, ConfigLoader, Region};
 
 pub use accounts::Accounts;
 pub use configuration::SsmConfiguration;
@@ -75,7 +75,17 @@ impl Patience {
 /// The SDK's configuration from the environment (region, credentials, endpoint), with our retries and
 /// time-outs. One per process.
 pub async fn sdk_config(patience: Patience) -> SdkConfig {
-    tuned(aws_config::defaults(BehaviorVersion::latest()), patience).load().await
+    sdk_config_in(None, patience).await
+}
+
+/// The same, in another region than the environment's if one is given.
+pub async fn sdk_config_in(region: Option<String>, patience: Patience) -> SdkConfig {
+    let loader = tuned(aws_config::defaults(BehaviorVersion::latest()), patience);
+    let loader = match region {
+        Some(region) => loader.region(Region::new(region)),
+        None => loader,
+    };
+    loader.load().await
 }
 
 fn tuned(loader: ConfigLoader, patience: Patience) -> ConfigLoader {

@@ -1,0 +1,136 @@
+//! `ostler dlq`: dead-letter queues are counted, and their messages handled again.
+
+use anyhow::Context;
+use clap::Subcommand;
+use ostler_aws::DeadLetters;
+use serde_json::json;
+
+use crate::exit::Exit;
+use crate::output::Table;
+use crate::shell::Shell;
+
+#[derive(Subcommand)]
+pub enum Dlq {
+    /// Says how many messages each queue has
+    List(Stacks),
+    /// Has the messages of the queues handled again, once their cause is mended
+    Redrive {
+        /// Only this queue, by its name
+        #[arg(long)]
+        queue: Option<String>,
+        #[command(flatten)]
+        stacks: Stacks,
+    },
+}
+
+#[derive(clap::Args)]
+pub struct Stacks {
+    /// The control stack
+    #[arg(long, default_value = "ostler")]
+    stack: String,
+    /// The recovery stack
+    #[arg(long, default_value = "ostler-recovery")]
+    recovery_stack: String,
+}
+
+/// How the messages of a queue are tried again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Again {
+    /// SQS moves them back to where they came from.
+    Moved,
+    /// They came from no queue: the function is invoked with them.
+    Invoked(String),
+}
+
+impl Stacks {
+    /// All dead-letter queues of the stacks.
+    fn queues(&self) -> [(String, Again); 3] {
+        let Self { stack, recovery_stack } = self;
+        let orchestrator = Again::Invoked(format!("{stack}-orchestrator"));
+        [
+            (format!("{stack}-ended-executions-dead"), orchestrator),
+            (format!("{stack}-reports-dead.fifo"), Again::Moved),
+            (format!("{recovery_stack}-instances-dead"), Again::Moved),
+        ]
+    }
+}
+
+/// Runs the command.
+pub async fn run(shell: &Shell, command: Dlq) -> anyhow::Result<Exit> {
+    let letters = DeadLetters::new(&shell.aws().await);
+    match command {
+        Dlq::List(stacks) => list(shell, &letters, &stacks).await,
+        Dlq::Redrive { queue: wanted, stacks } => {
+            let queues = stacks.queues();
+            let chosen: Vec<_> = queues
+                .iter()
+                .filter(|(name, _)| wanted.as_ref().is_none_or(|wanted| wanted == name))
+                .collect();
+            if chosen.is_empty() {
+                let names = queues.map(|(name, _)| name).join(", ");
+                anyhow::bail!("{} is none of {names}", wanted.unwrap_or_default());
+            }
+            let mut said = Vec::new();
+            for (queue, again) in chosen {
+                let what = redrive(&letters, queue, again);
+                let what = what.await.with_context(|| format!("redrive {queue}"))?;
+                shell.output.line(&format!("{queue}: {what}"));
+                said.push(json!({"queue": queue, "outcome": what}));
+            }
+            shell.output.json(&said);
+            Ok(Exit::Done)
+        }
+    }
+}
+
+async fn list(shell: &Shell, letters: &DeadLetters, stacks: &Stacks) -> anyhow::Result<Exit> {
+    let mut table = Table::new(["queue", "messages"]);
+    let mut all = Vec::new();
+    for (queue, _) in stacks.queues() {
+        let count = letters.count(&queue).await?;
+        let text = count.map_or("there is no such queue".into(), |count| count.to_string());
+        all.push(json!({"queue": queue, "messages": count}));
+        table.row([queue, text]);
+    }
+    shell.output.answer(&all, || table.text());
+    Ok(Exit::Done)
+}
+
+async fn redrive(letters: &DeadLetters, queue: &str, again: &Again) -> anyhow::Result<String> {
+    Ok(match (letters.count(queue).await?, again) {
+        (None, _) => "there is no such queue".into(),
+        (Some(0), _) => "empty".into(),
+        (Some(count), Again::Moved) => {
+            letters.move_back(queue).await?;
+            format!("about {count} messages are being moved back")
+        }
+        (Some(_), Again::Invoked(function)) => {
+            let handed_over = letters.invoke_again(queue, function).await?;
+            format!("{handed_over} messages were handed to {function}")
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queues_are_those_of_the_stacks() {
+        let stacks = Stacks { stack: "ci".into(), recovery_stack: "ci-recovery".into() };
+        let queues = stacks.queues().map(|(name, _)| name);
+        for (template, names) in [
+            (include_str!("../../../infra/control.src.yaml"), &queues[..2]),
+            (include_str!("../../../infra/recovery.yaml"), &queues[2..]),
+        ] {
+            for name in names {
+                let stack = if name.starts_with("ci-recovery") { "ci-recovery" } else { "ci" };
+                let written = format!("'${{AWS::StackName}}{}'", name.strip_prefix(stack).unwrap());
+                assert!(template.contains(&written), "{written}");
+            }
+            // And there is none besides.
+            let dead = template.lines().filter(|line| line.contains("QueueName: !Sub"));
+            assert_eq!(dead.filter(|line| line.contains("-dead")).count(), names.len());
+        }
+    }
+}
