@@ -40,6 +40,7 @@ pub use error::sdk_error;
 pub use executions::StepFunctions;
 pub use handoff::DynamoHandoff;
 pub use ledger::DynamoLedger;
+pub use parameters::{read_parameters, write_parameter};
 pub use reports::SqsReports;
 pub use selector::LambdaSelector;
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use aws_config::SdkConfig;
 use aws_sdk_ssm::Client;
+use aws_sdk_ssm::types::{ParameterTier, ParameterType};
 use ostler_core::apps::{self, AppCredential, ManifestEntry};
 use ostler_core::secret::Secret;
 use ostler_core::{Error, Result};
@@ -32,6 +34,22 @@ pub(crate) async fn read(
         );
     }
     Ok(texts)
+}
+
+/// The texts of those parameters that are there, decrypted, by their full names: for an operator.
+pub async fn read_parameters(
+    config: &SdkConfig,
+    names: &[String],
+) -> Result<BTreeMap<String, Secret>> {
+    read(&Client::new(config), "read the parameters", names).await
+}
+
+/// Creates or changes a parameter that is no secret, of whatever length a parameter may have.
+pub async fn write_parameter(config: &SdkConfig, name: &str, text: &str) -> Result<()> {
+    let call = Client::new(config).put_parameter().name(name).value(text).overwrite(true);
+    let call = call.r#type(ParameterType::String).tier(ParameterTier::IntelligentTiering);
+    let written = call.send().await.map(|_| ());
+    written.map_err(|error| sdk_error(&format!("write the parameter {name}"), error))
 }
 
 /// The additional Apps of a manifest, and whether those are all of them. Nothing that is wrong with them, be

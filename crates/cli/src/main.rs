@@ -2,10 +2,12 @@
 //! One module for each command: what it decides is a pure function of what it has read, and what it
 //! says goes through [`output`].
 
+mod config;
 mod dlq;
 mod exit;
 mod output;
 mod shell;
+mod tool;
 
 use std::process::ExitCode;
 
@@ -46,6 +48,9 @@ struct Global {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Tiers and App settings
+    #[command(subcommand)]
+    Config(config::Config),
     /// Dead-letter queues: what could not be handled, and was put aside
     #[command(subcommand)]
     Dlq(dlq::Dlq),
@@ -56,6 +61,7 @@ async fn main() -> ExitCode {
     let Arguments { global, command } = Arguments::parse();
     let shell = Shell::new(Output::of_process(global.json), &global.prefix, global.region);
     let done = match command {
+        Command::Config(command) => config::run(&shell, command).await,
         Command::Dlq(command) => dlq::run(&shell, command).await,
     };
     let exit = done.unwrap_or_else(|error| {

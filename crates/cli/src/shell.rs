@@ -3,6 +3,7 @@
 use ostler_aws::{Patience, SdkConfig};
 
 use crate::output::Output;
+use crate::tool::Tool;
 
 /// What every command gets.
 pub struct Shell {
@@ -22,6 +23,11 @@ impl Shell {
     /// Credentials, region and endpoint, as the AWS CLI would find them.
     pub async fn aws(&self) -> SdkConfig {
         ostler_aws::sdk_config_in(self.region.clone(), Patience::STEP).await
+    }
+
+    /// AWS by its own tool, in the same region.
+    pub fn tool(&self) -> Tool {
+        Tool::new(self.region.clone())
     }
 
     /// The full name of a parameter, as `control/tiers`.

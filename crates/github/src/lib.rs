@@ -16,6 +16,7 @@ mod tests;
 mod transport;
 mod wire;
 
+pub use address::api as api_address;
 pub use configured::ConfiguredGitHub;
 pub use janitor::{JanitorGitHub, Session};
 pub use pool::Quota;
