@@ -14,6 +14,8 @@ use std::time::Duration;
 use common::{
     ended, holds, hours, lasting, minutes, names, runners, seconds, small, story, verdict,
 };
+use ostler_core::config::Settings;
+use ostler_core::runner::{self, StepEvent};
 use ostler_sim::ec2::{LaunchFault, PoolMatch, Span};
 use ostler_sim::github::{
     ApiError, Fault as GitHubFault, FaultRule, JobSpec, Scope, Status as JobStatus, Visibility,
@@ -510,6 +512,7 @@ fn an_aborted_execution_of_an_idle_runner_is_cleaned_up_and_its_job_served() {
     history.end_execution(&name, Status::Aborted);
     holds(&mut history, Allowance { surplus: 1, longest_wait: minutes(10) });
     assert_eq!(names(&history.world), [name.clone(), format!("{name}-r1")]);
+    assert_eq!(history.world.metric("BusyWithoutExecution"), 0.0);
 }
 
 /// The machine would stay for ever: nothing in it starts. At most of these moments EC2 does not list it yet.
@@ -561,6 +564,78 @@ fn an_aborted_execution_of_a_stolen_runner_harms_no_job_and_leaves_none_waiting(
             }
             assert_eq!(runners(&history), 2, "{judged} {abort}");
         }
+    }
+}
+
+/// A job that the App can't see has just begun on the runner of another, and GitHub's flag says "not busy" for as long
+/// as that was ever seen. The jobs: the thief, and the runner's own.
+fn seemingly_idle(judged: bool) -> (Simulation, [u64; 2]) {
+    let mut history = Simulation::new(40);
+    history.judges_reports = judged;
+    history.state().github.add_repository("acme/strange", true).installed = false;
+    let thief = JobSpec::new("acme/strange", &["self-hosted", "small"]);
+    let thief = history.post(&JobSpec { duration: hours(1), ..thief });
+    let job = history.post(&small());
+    let begun = |history: &Simulation| {
+        history.state().github.all_jobs().any(|it| it.id == thief && it.started_at.is_some())
+    };
+    while !begun(&history) {
+        history.run_for(seconds(1));
+    }
+    let id = registration(&history, &name_of(&history, job)).unwrap();
+    let until = history.now() + minutes(12);
+    history.state().github.lie_about_busy(id, false, until);
+    (history, [thief, job])
+}
+
+#[test]
+fn i4_an_aborted_execution_of_a_runner_that_seems_idle_ends_no_machine_at_work() {
+    for judged in [false, true] {
+        for after in [0, 5, 60, 100, 250] {
+            let (mut history, jobs) = seemingly_idle(judged);
+            history.run_for(seconds(after));
+            history.end_execution(&name_of(&history, jobs[1]), Status::Aborted);
+            holds(&mut history, within(15));
+            for job in jobs {
+                let ended = conclusion(&history, job);
+                assert_eq!(ended.as_deref(), Some("success"), "{judged} {after}");
+            }
+            let told = history.world.metric("BusyWithoutExecution");
+            assert_eq!((runners(&history), told), (2, 1.0), "{judged} {after}");
+        }
+    }
+}
+
+#[test]
+fn i4_a_failed_execution_of_a_runner_that_seems_idle_waits_for_the_report() {
+    for judged in [false, true] {
+        let (mut history, [_, job]) = seemingly_idle(judged);
+        let name = name_of(&history, job);
+        let machine = history.instance_of(&name).unwrap();
+        let event = {
+            let mut state = history.state();
+            let execution = state.executions.get_mut(&name).unwrap();
+            execution.status = Status::Failed;
+            json!({"step": "cleanup", "outcome": "failed", "runnerName": name,
+                "startedAt": execution.started.to_string(), "job": execution.data})
+        };
+        let event = StepEvent::read(&event).unwrap();
+        let settings = Settings::from_parameters(&history.state().parameters);
+        let mut clean = |wait: u64| {
+            history.run_for(seconds(wait));
+            let answer = runner::run(&history.world, &settings, &event);
+            let told = history.world.run("cleanup", answer).unwrap().err();
+            // The models tell what is new when something happens.
+            history.at_github(|_, _| ());
+            (told.map(|told| told.to_string()), history.machines[&machine].off.is_some())
+        };
+        for wait in [0, 299] {
+            let (told, ended) = clean(wait);
+            assert!(told.is_some() && !ended, "{judged}: {told:?}");
+        }
+        // What nobody has reported by then was idle, and has hung.
+        let (told, ended) = clean(2);
+        assert_eq!((told.is_none(), ended), (!judged, !judged), "{told:?}");
     }
 }
 

@@ -32,10 +32,13 @@ const STUCK_REGISTRATION: Duration = Duration::from_secs(1800);
 /// repeats an asynchronous invocation that failed after a minute, and once more.
 const OVERTAKEN: Duration = Duration::from_secs(60);
 
-/// After the registration of a runner was removed that may be in the middle of a job, until its machine is ended:
-/// the report of such a job is judged within two minutes of its start. An asynchronous invocation that failed is
-/// repeated after one minute, and after two more (Lambda guide, "Asynchronous invocation").
-const AFTER_REMOVAL: Duration = Duration::from_secs(110);
+/// After the registration of a runner was removed that may be in the middle of a job, until its machine is ended: the
+/// report of such a job is judged by then, also of one that GitHub does not show us and calls idle.
+const AFTER_REMOVAL: Duration = Duration::from_secs(300);
+
+/// From outside nobody can wait as long: an asynchronous invocation that failed is repeated after one minute, and after
+/// two more (Lambda guide, "Asynchronous invocation"). An idle runner has ended by itself at the last of them.
+const EXITS: Duration = Duration::from_secs(110);
 
 /// Until the job on a runner that ended is old enough to be judged.
 const JUDGE_WAIT: Duration = Duration::from_secs(60);
@@ -74,15 +77,19 @@ pub(super) async fn cleanup<C: RunnerContext>(
     // GitHub's busy flag lags: that the registration could be removed does not prove that the runner was
     // idle. An idle one ends by itself now; a busy one is accounted for before its machine is ended.
     let registered = record.runner_id.is_some() || matches!(removal, Ok(Removal::Removed));
-    let deregistered = record.ended_at.unwrap_or(now);
-    let spared = lives && !decided && registered && now.since(deregistered) < AFTER_REMOVAL;
-    let mut ended = Ok(());
+    let outside = event.outcome == Outcome::Orphaned;
+    let removed = now.since(record.ended_at.unwrap_or(now));
+    let may_work = !decided && registered && (outside || removed < AFTER_REMOVAL);
+    let (mut ended, mut spared) = (Ok(()), false);
     for instance in &alive {
-        if instance.state != InstanceState::Ended && !spared {
+        let id = &instance.id;
+        if may_work && may_have_begun(context, instance).await? {
+            spared = true;
+        } else if instance.state != InstanceState::Ended {
             reached("cleanup: ends an instance");
-            ended = ended.and(context.fleet().terminate(&instance.id).await);
+            ended = ended.and(context.fleet().terminate(id).await);
         }
-        ended = ended.and(context.handoff().withdraw(&instance.id).await.map(drop));
+        ended = ended.and(context.handoff().withdraw(id).await.map(drop));
     }
     if ended.is_ok() && !spared && may_have_slot(settings, event) {
         ended = context.gate().free_slot(&event.input.provider, runner).await.map(drop);
@@ -119,6 +126,10 @@ pub(super) async fn cleanup<C: RunnerContext>(
         reached("cleanup: a registration is left to the janitor");
         warn!(runner, "GitHub does not let the registration go: left to the janitor");
         context.telemetry().count("RegistrationLeft", None, 1.0);
+    }
+    if spared && outside && removed >= EXITS {
+        reached("cleanup: a runner that may work is left to end by itself");
+        return Ok(left_alone(context, event));
     }
     if spared {
         reached("cleanup: a runner that may work is spared");
@@ -218,19 +229,31 @@ async fn busy<C: RunnerContext>(
     }
     if event.outcome == Outcome::Orphaned {
         reached("cleanup: busy, and left to its job");
-        // It runs its job to the end, powers off by itself, and the reaper sees to it that it does.
-        warn!(
-            runner = event.runner,
-            "its execution is over, but the runner is in the middle of a job"
-        );
-        context.telemetry().count("BusyWithoutExecution", None, 1.0);
-        return Ok(RunState { next: Next::Done, ..event.state.clone() });
+        return Ok(left_alone(context, event));
     }
     reached("cleanup: busy, and waited for");
     Err(Error::Later {
         after: BUSY_WAIT,
         reason: format!("{}: the runner is in the middle of a job", event.runner),
     })
+}
+
+/// A machine that lives, and that nobody checks any more. It runs its job to the end and powers off by itself; its own
+/// clock and the reaper see to it that it does.
+fn left_alone<C: RunnerContext>(context: &C, event: &StepEvent) -> RunState {
+    warn!(
+        runner = event.runner,
+        "its execution is over, but the runner may be in the middle of a job"
+    );
+    context.telemetry().count("BusyWithoutExecution", None, 1.0);
+    RunState { next: Next::Done, ..event.state.clone() }
+}
+
+/// Whether a runner may have come up in a machine whose registration was removed. It was claimed before, or never will
+/// be: nobody can connect with what is handed over now.
+async fn may_have_begun<C: RunnerContext>(context: &C, instance: &Instance) -> Result<bool> {
+    let powered = matches!(instance.state, InstanceState::Pending | InstanceState::Running);
+    Ok(powered && !context.handoff().lies(&instance.id).await?)
 }
 
 async fn remove_registration<C: RunnerContext>(
