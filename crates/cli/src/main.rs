@@ -5,13 +5,14 @@
 mod config;
 mod dlq;
 mod exit;
+mod manual;
 mod output;
 mod shell;
 mod tool;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use exit::Exit;
 use output::Output;
@@ -54,6 +55,10 @@ enum Command {
     /// Dead-letter queues: what could not be handled, and was put aside
     #[command(subcommand)]
     Dlq(dlq::Dlq),
+    /// Prints the completions of a shell, for its configuration
+    Completions(manual::Completions),
+    /// Writes the man pages
+    Man(manual::Man),
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -63,6 +68,8 @@ async fn main() -> ExitCode {
     let done = match command {
         Command::Config(command) => config::run(&shell, command).await,
         Command::Dlq(command) => dlq::run(&shell, command).await,
+        Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
+        Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
     };
     let exit = done.unwrap_or_else(|error| {
         shell.output.failed(&error);
@@ -73,8 +80,6 @@ async fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
