@@ -23,6 +23,9 @@ pub struct Account {
     pub handoff_table: String,
     /// Unique id of the machines' role, `AROA…`.
     pub runner_role_id: String,
+    /// The role to assume to look at a machine of which an event was told. Without it such events are left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub event_role_arn: Option<String>,
 }
 
 /// Subnets of an account: more than a VPC has zones.
@@ -71,13 +74,34 @@ impl Account {
         if !is_id(&self.runner_role_id, "AROA") {
             return wrong("runner_role_id", &self.runner_role_id, "a role's unique id, AROA…");
         }
+        if let Some(arn) = &self.event_role_arn
+            && (!is_role(arn) || number(arn) != self.id())
+        {
+            return wrong("event_role_arn", arn, "arn:aws:iam::<the same account>:role/<name>");
+        }
         None
     }
 
     /// The account's number.
     pub fn id(&self) -> &str {
-        self.role_arn.split(':').nth(4).unwrap_or_default()
+        number(&self.role_arn)
     }
+
+    /// Whether these are machines of one account and region.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        (self.id(), &self.region) == (other.id(), &other.region)
+    }
+
+    /// The same account, entered by the role for events, if it has one.
+    pub fn for_events(&self) -> Option<Self> {
+        let role_arn = self.event_role_arn.clone()?;
+        Some(Self { role_arn, ..self.clone() })
+    }
+}
+
+/// The account's number in an ARN.
+fn number(arn: &str) -> &str {
+    arn.split(':').nth(4).unwrap_or_default()
 }
 
 fn all(text: &str, more: &str) -> bool {
@@ -139,6 +163,22 @@ mod tests {
     }
 
     #[test]
+    fn it_may_have_a_role_for_events() {
+        let role = "arn:aws:iam::444455556666:role/ostler-runners-EventRole-X";
+        let mut given = account();
+        let without: Account = serde_json::from_value(given.clone()).unwrap();
+        assert_eq!(without.for_events(), None);
+        assert_eq!(serde_json::to_value(&without).unwrap(), given, "nothing is made up");
+        given["event_role_arn"] = role.into();
+        let with: Account = serde_json::from_value(given).unwrap();
+        assert_eq!(with.problem(), None);
+        let entered = with.for_events().unwrap();
+        assert_eq!(entered.role_arn, role);
+        assert!(entered.is_beside(&with) && without.is_beside(&with));
+        assert!(!without.is_beside(&Account { region: "eu-west-1".into(), ..without.clone() }));
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_what_it_must_be() {
         for (key, values) in [
             (
@@ -158,6 +198,7 @@ mod tests {
             ("template_spot", &["lt-0b:x"]),
             ("handoff_table", &["", "ab", "a table", "arn:aws:dynamodb:x"]),
             ("runner_role_id", &["", "AROA", "AIDAEXAMPLE", "AROA:1"]),
+            ("event_role_arn", &["", "arn:aws:iam::777788889999:role/of-another-account"]),
         ] {
             for value in values {
                 let told = problem(key, (*value).into()).unwrap_or_default();

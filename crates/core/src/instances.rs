@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tracing::{info, warn};
 
+use crate::account::Account;
 use crate::config::{Market, Settings};
 use crate::debts::Debts;
 use crate::error::{Error, Result};
@@ -64,9 +65,45 @@ pub struct InstanceEvent {
     pub what: Happening,
     /// When, as the event says.
     pub at: Option<Timestamp>,
+    /// Account and region in which it happened, as EventBridge says; `None` if the event does not say.
+    pub origin: Option<Origin>,
+}
+
+/// An account and a region in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The account's number.
+    pub account: String,
+    /// `eu-central-1`.
+    pub region: String,
+}
+
+/// Whose machine an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose<'a> {
+    /// One of the control plane's own account and region.
+    Home,
+    /// One of the account in which a tier has its machines, and that may be asked of them.
+    Elsewhere(&'a Account),
+    /// That of nobody whom the tiers name.
+    Nobodys,
 }
 
 impl InstanceEvent {
+    /// Whose machine it is about. Accounts that no tier names, or that have no role for this, are not asked at all, whoever
+    /// may put events on the bus.
+    pub fn whose<'a>(&self, home: &Origin, settings: &'a Settings) -> Whose<'a> {
+        let Some(origin) = self.origin.as_ref().filter(|origin| *origin != home) else {
+            return Whose::Home;
+        };
+        let mut accounts = settings.tiers.iter().filter_map(|tier| tier.account.as_ref());
+        let found = accounts.find(|account| {
+            let same = (account.id(), &account.region) == (&origin.account, &origin.region);
+            same && account.event_role_arn.is_some()
+        });
+        found.map_or(Whose::Nobodys, Whose::Elsewhere)
+    }
+
     /// Reads an event of EventBridge; `None` if it is another one, or says nothing that can be used.
     pub fn read(event: &Value) -> Option<Self> {
         let detail = event.get("detail")?;
@@ -82,7 +119,10 @@ impl InstanceEvent {
         let digits = instance.strip_prefix("i-")?;
         let plain = digits.len() <= 32 && digits.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let at = event.get("time").and_then(Value::as_str).and_then(Timestamp::parse);
-        plain.then_some(Self { instance, what, at })
+        let text = |key: &str| event.get(key).and_then(Value::as_str).map(str::to_owned);
+        let origin = text("account").zip(text("region"));
+        let origin = origin.map(|(account, region)| Origin { account, region });
+        plain.then_some(Self { instance, what, at, origin })
     }
 }
 
@@ -107,6 +147,10 @@ pub trait InstanceContext: Context {
     fn gate(&self) -> &Self::Gate;
     /// Jobs that are to be run again.
     fn interrupted(&self) -> &Self::Interrupted;
+    /// The account whose machines those are; `None` for the control plane's own.
+    fn account(&self) -> Option<&Account> {
+        None
+    }
 }
 
 /// What became of an event.
@@ -171,6 +215,18 @@ pub async fn handle<C: InstanceContext>(
     let Some(own) = debts.execution(&runner).await?.and_then(|execution| execution.input) else {
         return Ok(Handled::Done);
     };
+    // Tags are whatever the account says: it may speak for runners that live there, and for no others.
+    let lives = settings.tiers.get(&own.provider).map(|tier| tier.account.as_ref());
+    let there = match (context.account(), lives.flatten()) {
+        (None, None) => true,
+        (Some(account), Some(lives)) => account.is_beside(lives),
+        (None, Some(_)) | (Some(_), None) => false,
+    };
+    if !there {
+        warn!(runner, instance = event.instance, "an account's event names another's runner");
+        context.telemetry().count("InstanceEventUnusable", None, 1.0);
+        return Ok(Handled::Done);
+    }
     let asked_for = instance.reason.as_deref().is_some_and(|reason| reason.contains(ASKED_FOR));
     if event.what == Happening::Ended && (asked_for || instance.state == InstanceState::Running) {
         return Ok(Handled::Done);
@@ -420,6 +476,50 @@ mod tests {
                 InstanceEvent::read(&event("EC2 Instance State-change Notification", detail));
             assert_eq!(read.map(|it| it.what), ended.then_some(Happening::Ended), "{state}");
         }
+    }
+
+    #[test]
+    fn i7_only_accounts_that_a_tier_names_are_asked() {
+        let account = |id: &str, region: &str, role: bool| {
+            let mut account = json!({"role_arn": format!("arn:aws:iam::{id}:role/runners"),
+                "external_id": "acme/1", "region": region, "subnets": ["subnet-1"],
+                "template_on_demand": "lt-1:1", "template_spot": "lt-2:1",
+                "handoff_table": "handoff", "runner_role_id": "AROA1"});
+            if role {
+                account["event_role_arn"] = format!("arn:aws:iam::{id}:role/events").into();
+            }
+            account
+        };
+        let tier = |name: &str, account: Value| {
+            json!({"name": name, "architecture": "x64", "images": ["ami-1"],
+                "instance_types": ["m7i.large"], "labels": [name], "account": account})
+        };
+        let tiers = json!({"tiers": [
+            tier("a", account("444455556666", "eu-central-1", true)),
+            tier("b", account("777788889999", "eu-central-1", false)),
+        ]});
+        let tiers = crate::config::Tiers::parse(&tiers.to_string());
+        assert_eq!(tiers.problems, Vec::<String>::new());
+        let settings = Settings { tiers, ..Settings::default() };
+        let origin =
+            |account: &str, region: &str| Origin { account: account.into(), region: region.into() };
+        let home = origin("111122223333", "eu-west-1");
+        let whose = |origin: Option<Origin>| {
+            let what = Happening::Ended;
+            let event = InstanceEvent { instance: "i-1".into(), what, at: None, origin };
+            match event.whose(&home, &settings) {
+                Whose::Home => "home".to_owned(),
+                Whose::Elsewhere(account) => account.id().to_owned(),
+                Whose::Nobodys => "nobody".to_owned(),
+            }
+        };
+        assert_eq!(whose(None), "home");
+        assert_eq!(whose(Some(home.clone())), "home");
+        assert_eq!(whose(Some(origin("111122223333", "eu-west-2"))), "nobody");
+        assert_eq!(whose(Some(origin("444455556666", "eu-central-1"))), "444455556666");
+        assert_eq!(whose(Some(origin("444455556666", "eu-west-1"))), "nobody");
+        assert_eq!(whose(Some(origin("777788889999", "eu-central-1"))), "nobody", "no role");
+        assert_eq!(whose(Some(origin("123456789012", "eu-central-1"))), "nobody");
     }
 
     #[test]

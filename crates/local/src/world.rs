@@ -20,6 +20,7 @@ use tokio::net::TcpListener;
 use tokio::process::Command;
 
 use crate::aws::{self, REGION};
+use crate::deploy::events;
 use crate::ec2::{self, Ec2Plane};
 use crate::edge::{Edge, InstanceIdentity, InstancePlane};
 use crate::github::{GitHub, GitHubConfig};
@@ -226,6 +227,7 @@ impl World {
             })
         }));
         edge.set_instance_plane(Arc::clone(&ec2) as _);
+        tell_of_instances(&edge, &ec2, aws::ACCOUNT);
         edge.nest("/_instance", instances.router());
         Ok(Self {
             clock,
@@ -296,6 +298,7 @@ impl World {
         for (_, id, architecture) in IMAGES {
             plane.register_plain_image(id, architecture, "/dev/sda1");
         }
+        tell_of_instances(&self.edge, &plane, account);
         others.push(Arc::clone(&plane));
         self.edge.add_account(account, Arc::clone(&plane) as _);
         plane
@@ -332,6 +335,11 @@ impl World {
             ("RunnerSha256Arm64", &self.release_sha256),
         ];
         parameters.extend(more.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        // Of a recovery stack that hears of other accounts.
+        for name in ["EventBusArn", "TrustedEventRoleName"] {
+            let value = self.edge.deployments().output_of(None, RECOVERY_STACK, name);
+            parameters.extend(value.map(|value| (name.to_owned(), value)));
+        }
         let parameters: Vec<_> =
             parameters.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let template = root.join("infra/byoc-role.yaml");
@@ -352,6 +360,15 @@ impl World {
         ];
         let template = self.config.root.join("infra/accounts.yaml");
         self.deploy(ACCOUNTS_STACK, &template, &parameters).await
+    }
+
+    /// Has the recovery stack hear of instances in another account, which then has to be installed again.
+    pub async fn hear_of(&self, account: &str) -> anyhow::Result<()> {
+        let deployments = self.edge.deployments();
+        let role = deployments.output_of(Some(account), RUNNERS_STACK, "EventRoleArns");
+        let mut parameters = vec![("RunnerAccountIds", account)];
+        parameters.extend(role.as_deref().map(|role| ("EventRoleArns", role)));
+        self.deploy_recovery(&parameters).await
     }
 
     /// Environment variables for AWS tools, as the operator.
@@ -446,6 +463,7 @@ impl World {
     pub async fn install(&self, tiers: &Value) -> anyhow::Result<()> {
         self.put_parameters(tiers).await?;
         tokio::try_join!(self.deploy_stacks(&[]), self.deploy_reaper(&[]))?;
+        self.deploy_recovery(&[]).await?;
         let machine = self.output("StateMachineArn")?;
         let (schedule, seconds) = JANITOR_SCHEDULE;
         let own = [
@@ -462,11 +480,11 @@ impl World {
         self.deploy_janitor(JANITOR_STACK, &own).await
     }
 
-    /// Deploys the recovery stack, which belongs to the control plane's.
-    pub async fn deploy_recovery(&self) -> anyhow::Result<()> {
+    /// Deploys the recovery stack, which belongs to the control plane's. `more` are parameters beside those that it needs.
+    pub async fn deploy_recovery(&self, more: &[(&str, &str)]) -> anyhow::Result<()> {
         let code = self.put_code(&RECOVERY).await?;
         let (ledger, machine) = (self.output("LedgerTableName")?, self.output("StateMachineArn")?);
-        let parameters = [
+        let mut parameters = vec![
             ("Owner", OWNER),
             ("LedgerTableName", ledger.as_str()),
             ("StateMachineArn", &machine),
@@ -474,6 +492,7 @@ impl World {
             ("CodePrefix", &code),
             ("Architecture", "x86_64"),
         ];
+        parameters.extend(more);
         self.deploy(RECOVERY_STACK, &self.config.root.join("infra/recovery.yaml"), &parameters)
             .await
     }
@@ -648,6 +667,20 @@ impl World {
         let answer = self.edge.moto().json("ssm", "AmazonSSM.PutParameter", &input).await;
         answer.map(|_| ()).with_context(|| format!("put the parameter {name}"))
     }
+}
+
+/// Puts what happens to an account's instances on its bus, as EC2 does.
+fn tell_of_instances(edge: &Edge, plane: &Ec2Plane, account: &str) {
+    let (deployments, account) = (Arc::downgrade(edge.deployments()), account.to_owned());
+    plane.listen(Box::new(move |event| {
+        let (Some(deployments), Some(event)) =
+            (deployments.upgrade(), events::instance_event(&account, event))
+        else {
+            return;
+        };
+        let elsewhere = Some(account.as_str()).filter(|id| *id != aws::ACCOUNT);
+        deployments.put_event(elsewhere, "default", &event);
+    }));
 }
 
 /// 32 random bytes in hexadecimal.

@@ -31,8 +31,10 @@ async fn r60_r68_runners_live_in_another_account() {
     let rig = Rig::up("accounts").await;
     let there = rig.world.add_account(ELSEWHERE);
     rig.deploy(&[]).await;
+    rig.world.hear_of(ELSEWHERE).await.unwrap_or_else(|error| panic!("{error:#}"));
     let account = rig.world.install_in(ELSEWHERE, EXTERNAL_ID).await;
     let account = account.unwrap_or_else(|error| panic!("{error:#}"));
+    rig.world.hear_of(ELSEWHERE).await.unwrap_or_else(|error| panic!("{error:#}"));
     let role = text(&account["role_arn"]);
     assert!(role.starts_with(&format!("arn:aws:iam::{ELSEWHERE}:role/{RUNNERS_STACK}-")), "{role}");
     rig.world.put_parameters(&tiers_elsewhere(&account)).await.unwrap();
@@ -41,6 +43,7 @@ async fn r60_r68_runners_live_in_another_account() {
     r66_nobody_is_let_in_without_the_external_id(&rig, &there).await;
     r68_jobs_are_served_there_and_here(&rig, &there, &account, waiting).await;
     r62_a_cancelled_job_leaves_nothing_there(&rig, &there).await;
+    an_event_from_there_settles_a_lost_runner(&rig, &there, &account).await;
     r60_only_the_role_did_anything_there(&rig, &role).await;
     rig.answers_tell_nothing();
     rig.down().await;
@@ -129,6 +132,22 @@ async fn r62_a_cancelled_job_leaves_nothing_there(rig: &Rig, there: &Ec2Plane) {
         (alive(there).is_empty() && registered.is_empty()).then_some(())
     })
     .await;
+}
+
+/// Its machine dies before it gets its job. EC2 there says so, the control plane looks, and the job is served by another.
+async fn an_event_from_there_settles_a_lost_runner(rig: &Rig, there: &Ec2Plane, account: &Value) {
+    assert!(there.inject(Ec2Fault::Launches { fate: Fate::Dies, times: Some(1), seconds: None }));
+    let job = rig.post("bereft", "abroad");
+    rig.until("the event has settled it", async || {
+        (rig.count("LostRunnerSettled", Some("abroad-x64")) > 0).then_some(())
+    })
+    .await;
+    rig.served(job).await;
+    let role = text(&account["event_role_arn"]);
+    let caller = format!("role-{}-{ELSEWHERE}", role.rsplit('/').next().unwrap());
+    let calls = rig.world.edge.calls();
+    assert_eq!(calls[&caller].keys().collect::<Vec<_>>(), ["ec2:DescribeInstances"]);
+    rig.nothing_left().await;
 }
 
 async fn r60_only_the_role_did_anything_there(rig: &Rig, role: &str) {

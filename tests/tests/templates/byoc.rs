@@ -95,8 +95,9 @@ fn r68_what_runners_need_is_the_same_in_both_accounts() {
     assert_eq!(byoc["Mappings"], control["Mappings"]);
     let own: BTreeSet<_> =
         byoc["Resources"].as_object().unwrap().keys().map(String::as_str).collect();
-    let more = BTreeSet::from(["RunnerComputeRole", "RunnerLines"]);
-    assert_eq!(own, shared.into_iter().chain(more).collect());
+    let more = ["RunnerComputeRole", "RunnerLines"];
+    let events = ["EventRole", "ForwardRole", "InstanceRule", "InterruptionRule"];
+    assert_eq!(own, shared.into_iter().chain(more).chain(events).collect());
     assert!(resources(&byoc, "AWS::EC2::VPCEndpoint").is_empty());
 }
 
@@ -114,6 +115,62 @@ fn runners_reports_go_to_the_control_account_where_there_is_a_way() {
     let control = crate::template::template("infra/control.yaml");
     let own = &control["Resources"]["StolenRunnerLines"]["Properties"]["FilterPattern"];
     assert_eq!(&properties["FilterPattern"], own);
+}
+
+const BUS: (&str, &str) =
+    ("EventBusArn", "arn:aws:events:eu-west-1:444455556666:event-bus/ostler-recovery-instances");
+const EVENT_ROLE: (&str, &str) = ("TrustedEventRoleName", "ostler-recovery-InstanceRole-X");
+
+/// What the control plane hears of its own machines, it hears of these: the same patterns.
+#[test]
+fn events_of_instances_go_to_the_control_account_where_there_is_a_way() {
+    let (template, recovery) =
+        (template(TEMPLATE), crate::template::template("infra/recovery.yaml"));
+    let (without, with) = (stack(&template, &[]), stack(&template, &[BUS, EVENT_ROLE]));
+    for id in ["InstanceRule", "InterruptionRule", "ForwardRole", "EventRole"] {
+        let resource = &template["Resources"][id];
+        assert!(!without.makes(resource) && with.makes(resource), "{id}");
+    }
+    for rule in ["InstanceRule", "InterruptionRule"] {
+        let own = with.properties(rule);
+        let home = &recovery["Resources"][rule]["Properties"]["EventPattern"];
+        assert_eq!(&own["EventPattern"], home, "{rule}");
+        let role = "arn:aws:iam::111122223333:role/stack-ForwardRole-ABCDEFGHIJKLM";
+        assert_eq!(own["Targets"], json!([{"Id": "control", "Arn": BUS.1, "RoleArn": role}]));
+    }
+    let mut asked = Cases::of(&with, "ForwardRole");
+    asked.allows("events:PutEvents", BUS.1, &[]);
+    let other = BUS.1.replace("ostler-recovery-instances", "default");
+    asked.refuses("another bus", "events:PutEvents", &other, &[]);
+    asked.hold();
+    // The parameters are outputs of the recovery stack, and the other way round.
+    for (name, _) in [BUS, EVENT_ROLE] {
+        assert!(recovery["Outputs"].get(name).is_some(), "{name}");
+    }
+    for name in ["EventRoleArns", "RunnerAccountIds"] {
+        assert!(template["Outputs"].get(name).is_some(), "{name}");
+        assert!(recovery["Parameters"].get(name).is_some(), "{name}");
+    }
+}
+
+#[test]
+fn r66_the_role_for_events_only_looks_and_is_assumed_by_its_function_with_the_external_id() {
+    let template = template(TEMPLATE);
+    let with = stack(&template, &[BUS, EVENT_ROLE]);
+    let mut asked = Cases::of(&with, "EventRole");
+    let here = ("aws:RequestedRegion", "eu-west-1");
+    asked.allows("ec2:DescribeInstances", "*", &[here]);
+    asked.refuses("elsewhere", "ec2:DescribeInstances", "*", &[("aws:RequestedRegion", "x")]);
+    let instance = "arn:aws:ec2:eu-west-1:111122223333:instance/i-1";
+    asked.refuses("an end", "ec2:TerminateInstances", instance, &[here]);
+    asked.hold();
+    let mut asked = Cases::of_trust(&with, "EventRole");
+    let named = format!("arn:aws:iam::444455556666:role/{}", EVENT_ROLE.1);
+    asked.trusts(true, &named, &[EXTERNAL]);
+    asked.trusts(false, &named, &[]);
+    asked.trusts(false, "arn:aws:iam::444455556666:role/ostler-OrchestratorRole-X", &[EXTERNAL]);
+    asked.trusts(false, &named.replace("444455556666", "777788889999"), &[EXTERNAL]);
+    asked.hold();
 }
 
 #[test]
@@ -139,4 +196,9 @@ fn the_output_account_is_what_a_tier_takes() {
         "instance_types": ["m7i.large"], "account": account}]});
     let tiers = ostler_core::config::Tiers::parse(&tiers.to_string());
     assert_eq!(tiers.problems, Vec::<String>::new());
+    let with = self::stack(&template, &[BUS]);
+    let with = scalar(&with.evaluate(&template["Outputs"]["Account"]["Value"]));
+    let with: ostler_core::account::Account = serde_json::from_str(&with).unwrap();
+    assert_eq!(with.problem(), None);
+    assert!(with.for_events().unwrap().role_arn.contains("-EventRole-"));
 }

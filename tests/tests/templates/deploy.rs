@@ -80,7 +80,8 @@ fn r01_nothing_is_of_one_partition_or_region() {
         let stack = Stack::new(&template, &china);
         let trust = stack.properties("RunnerRole")["AssumeRolePolicyDocument"].to_string();
         assert!(trust.contains("ec2.amazonaws.com.cn"), "{name}: {trust}");
-        for (role, _) in resources(&template, "AWS::IAM::Role") {
+        let roles = resources(&template, "AWS::IAM::Role").into_iter();
+        for (role, _) in roles.filter(|(_, resource)| stack.makes(resource)) {
             for statement in crate::policy::statements(&stack, role) {
                 for resource in
                     crate::template::list(&statement["Resource"]).into_iter().map(scalar)
@@ -145,6 +146,8 @@ fn price(kind: &str, properties: &Value) -> Price {
         | "AWS::EC2::SubnetRouteTableAssociation"
         | "AWS::EC2::VPC"
         | "AWS::EC2::VPCGatewayAttachment"
+        | "AWS::Events::EventBus"
+        | "AWS::Events::EventBusPolicy"
         | "AWS::Events::Rule"
         | "AWS::IAM::InstanceProfile"
         | "AWS::IAM::Policy"

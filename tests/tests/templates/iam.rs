@@ -98,7 +98,13 @@ fn r60_r67_the_runner_compute_statements_stand_once_and_are_the_same_in_both_tem
 fn every_statement_could_match_by_the_service_authorization_data() {
     for (name, parameters) in [
         ("infra/control.yaml", &[("ImageKeyArn", "arn:aws:kms:eu-west-1:111122223333:key/k")][..]),
-        ("infra/byoc-role.yaml", &[("ImageKeyArn", "arn:aws:kms:eu-west-1:111122223333:key/k")]),
+        (
+            "infra/byoc-role.yaml",
+            &[
+                ("ImageKeyArn", "arn:aws:kms:eu-west-1:111122223333:key/k"),
+                ("EventBusArn", "arn:aws:events:eu-west-1:444455556666:event-bus/b"),
+            ],
+        ),
         ("infra/reaper.yaml", &[("Owner", "acme")]),
         (
             "infra/accounts.yaml",
@@ -505,7 +511,7 @@ fn r07_r32_no_role_is_wider_than_it_must_be() {
                 "WebhookRole",
             ][..],
         ),
-        ("infra/byoc-role.yaml", &["RunnerComputeRole", "RunnerRole"]),
+        ("infra/byoc-role.yaml", &["EventRole", "ForwardRole", "RunnerComputeRole", "RunnerRole"]),
         ("infra/reaper.yaml", &["Role"]),
         ("infra/accounts.yaml", &["DestinationRole", "ReportsRole"]),
         ("infra/recovery.yaml", &["InstanceRole", "ReconcilerRole"]),

@@ -28,7 +28,12 @@ fn its_parameters_are_named_like_the_control_stacks_outputs_and_parameters() {
                     assert_eq!(parameter.get(key), other.get(key), "{name}: {key}");
                 }
             }
-            None => assert!(control["Outputs"].get(name).is_some(), "{name}"),
+            // Or like those of the stacks in other accounts.
+            None => {
+                let elsewhere = template("infra/byoc-role.yaml");
+                let put_out = [&control, &elsewhere].map(|it| it["Outputs"].get(name).is_some());
+                assert!(put_out.contains(&true), "{name}");
+            }
         }
     }
 }
@@ -202,6 +207,54 @@ fn instance_events_hear_of_ends_and_warnings_and_only_look_at_instances() {
         "states:StartExecution",
     ];
     assert_eq!(actions, all.map(str::to_owned).into());
+}
+
+const ELSEWHERE: &str = "444455556666";
+
+/// Only accounts that are named may put anything on the bus, and only what EC2 says of instances.
+#[test]
+fn r66_the_accounts_of_runners_put_events_of_instances_on_a_bus_of_their_own() {
+    let template = template(TEMPLATE);
+    let mut with = stack(&template);
+    with.values.insert("RunnerAccountIds".into(), ELSEWHERE.into());
+    for id in ["InstanceBus", "InstanceBusPolicy", "ForwardedRule"] {
+        let resource = &template["Resources"][id];
+        assert!(!stack(&template).makes(resource) && with.makes(resource), "{id}");
+    }
+    let policy = with.properties("InstanceBusPolicy");
+    let statement = &policy["Statement"];
+    assert_eq!(statement["Principal"], json!({"AWS": ELSEWHERE}));
+    assert_eq!(statement["Action"], "events:PutEvents");
+    let condition = &statement["Condition"]["StringEquals"];
+    assert_eq!(condition["events:source"], "aws.ec2");
+    let own = ["InstanceRule", "InterruptionRule"]
+        .map(|rule| with.properties(rule)["EventPattern"]["detail-type"][0].clone());
+    assert_eq!(condition["events:detail-type"], json!(own));
+    // The account's own bus lets nobody in, and no rule of the own bus takes what is forwarded.
+    let rule = with.properties("ForwardedRule");
+    assert_eq!(rule["EventBusName"], policy["EventBusName"]);
+    assert_eq!(rule["Targets"], with.properties("InstanceRule")["Targets"]);
+    let senders = |stack: &Stack<'_>| {
+        let policy = stack.properties("InstanceQueuePolicy");
+        let condition = &policy["PolicyDocument"]["Statement"][0]["Condition"]["ArnEquals"];
+        condition["aws:SourceArn"].as_array().unwrap().len()
+    };
+    assert_eq!((senders(&stack(&template)), senders(&with)), (2, 3));
+}
+
+#[test]
+fn r66_roles_elsewhere_are_assumed_one_by_one_and_none_before_there_is_one() {
+    let template = template(TEMPLATE);
+    let role = "arn:aws:iam::444455556666:role/ostler-runners-EventRole-X";
+    let mut with = stack(&template);
+    with.values.insert("EventRoleArns".into(), role.into());
+    let mut asked = Cases::of(&with, "InstanceRole");
+    asked.allows("sts:AssumeRole", role, &[]);
+    asked.refuses("another", "sts:AssumeRole", &role.replace("-X", "-Y"), &[]);
+    asked.hold();
+    let mut asked = Cases::of(&stack(&template), "InstanceRole");
+    asked.refuses("without one", "sts:AssumeRole", role, &[]);
+    asked.hold();
 }
 
 #[test]

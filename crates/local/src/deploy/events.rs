@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Datelike, Timelike, Utc};
 use ostler_core::time::Timestamp;
+use ostler_sim::ec2::{Event, Happening};
 use serde_json::{Value, json};
 
 use crate::aws::{ACCOUNT, REGION};
@@ -66,6 +67,69 @@ pub fn unknown_tests(pattern: &Value) -> Vec<String> {
     }
 }
 
+/// Who may put events on a bus: a statement of its policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BusPolicy {
+    /// Name of the bus.
+    pub bus: String,
+    /// Accounts, by number.
+    accounts: Vec<String>,
+    /// What of an event must have one of these values: condition key and values. Conditions that are not known here let
+    /// nothing in.
+    conditions: Vec<(String, Vec<String>)>,
+}
+
+impl BusPolicy {
+    /// Reads the properties of `AWS::Events::EventBusPolicy`.
+    pub fn of(properties: &Value) -> Self {
+        let statement = &properties["Statement"];
+        let allows = statement["Effect"] == "Allow" && statement["Action"] == "events:PutEvents";
+        let accounts = if allows { texts(&statement["Principal"]["AWS"]) } else { Vec::new() };
+        let number = |principal: &String| {
+            principal.split(':').nth(4).unwrap_or(principal.as_str()).to_owned()
+        };
+        let mut conditions = Vec::new();
+        for (operator, keys) in statement["Condition"].as_object().into_iter().flatten() {
+            for (key, values) in keys.as_object().into_iter().flatten() {
+                let key = if operator == "StringEquals" { key.as_str() } else { operator };
+                conditions.push((key.to_owned(), texts(values)));
+            }
+        }
+        Self {
+            bus: bus_name(properties["EventBusName"].as_str().unwrap_or("default")).to_owned(),
+            accounts: accounts.iter().map(number).collect(),
+            conditions,
+        }
+    }
+
+    /// Whether an event of another account may come.
+    pub fn lets_in(&self, event: &Value) -> bool {
+        let is = |values: &Vec<String>, field: &str| {
+            event[field].as_str().is_some_and(|text| values.iter().any(|value| value == text))
+        };
+        is(&self.accounts, "account")
+            && self.conditions.iter().all(|(key, values)| match key.as_str() {
+                "events:source" => is(values, "source"),
+                "events:detail-type" => is(values, "detail-type"),
+                _ => false,
+            })
+    }
+}
+
+/// A text, several joined by commas (a list parameter), or a list of them.
+fn texts(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) => text.split(',').map(|part| part.trim().to_owned()).collect(),
+        Value::Array(list) => list.iter().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// A bus's name, also where its ARN is given.
+pub fn bus_name(bus: &str) -> &str {
+    bus.rsplit_once(":event-bus/").map_or(bus, |(_, name)| name)
+}
+
 /// The event of an execution that ended. Source: Step Functions developer guide, "Step Functions
 /// Execution Status Change".
 pub fn execution_event(ended: &ExecutionEnded) -> Value {
@@ -93,6 +157,34 @@ pub fn execution_event(ended: &ExecutionEnded) -> Value {
             "cause": ended.cause,
         },
     })
+}
+
+/// The event of what happened to an instance; `None` for what EC2 tells nobody. Source: EC2 user guide, "State change events for
+/// your instances" and "Spot Instance interruption notices".
+pub fn instance_event(account: &str, event: &Event) -> Option<Value> {
+    let id = &event.instance;
+    let (kind, detail) = match event.what {
+        Happening::State(state) => (
+            "EC2 Instance State-change Notification",
+            json!({"instance-id": id, "state": state.name()}),
+        ),
+        Happening::SpotWarning => (
+            "EC2 Spot Instance Interruption Warning",
+            json!({"instance-id": id, "instance-action": "terminate"}),
+        ),
+        Happening::Boots { .. } => return None,
+    };
+    Some(json!({
+        "version": "0",
+        "id": crate::lambda_host::request_id(),
+        "detail-type": kind,
+        "source": "aws.ec2",
+        "account": account,
+        "time": event.at.to_string(),
+        "region": REGION,
+        "resources": [format!("arn:aws:ec2:{REGION}:{account}:instance/{id}")],
+        "detail": detail,
+    }))
 }
 
 /// The event of a schedule.
@@ -210,6 +302,50 @@ fn values(text: &str, low: u32, high: u32, names: &[&str]) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_bus_lets_in_what_its_policy_says_of_the_accounts_that_it_names() {
+        let policy = BusPolicy::of(&json!({
+            "EventBusName": "arn:aws:events:us-east-1:123456789012:event-bus/ostler-instances",
+            "StatementId": "accounts",
+            "Statement": {"Effect": "Allow", "Action": "events:PutEvents", "Resource": "*",
+                "Principal": {"AWS": "444455556666,arn:aws:iam::777788889999:root"},
+                "Condition": {"StringEquals": {"events:source": "aws.ec2"}}},
+        }));
+        assert_eq!(policy.bus, "ostler-instances");
+        let event = |account: &str, source: &str| json!({"account": account, "source": source});
+        assert!(policy.lets_in(&event("444455556666", "aws.ec2")));
+        assert!(policy.lets_in(&event("777788889999", "aws.ec2")));
+        assert!(!policy.lets_in(&event("111122223333", "aws.ec2")));
+        assert!(!policy.lets_in(&event("444455556666", "aws.s3")));
+        let odd = json!({"Statement": {"Effect": "Allow", "Action": "events:PutEvents",
+            "Principal": {"AWS": "444455556666"}, "Condition": {"StringLike": {"events:source": "*"}}}});
+        assert!(!BusPolicy::of(&odd).lets_in(&event("444455556666", "*")), "not known here");
+    }
+
+    /// As the core reads them.
+    #[test]
+    fn what_happens_to_an_instance_is_an_event() {
+        use ostler_core::instances::{Happening as Read, InstanceEvent};
+        use ostler_sim::ec2::State;
+        let event = |what| {
+            let at = Timestamp::from_seconds(1_796_040_000);
+            instance_event("444455556666", &Event { at, instance: "i-0a".into(), what })
+        };
+        assert_eq!(event(Happening::Boots { first: true }), None);
+        for (what, read) in [
+            (Happening::SpotWarning, Some(Read::Interrupted)),
+            (Happening::State(State::ShuttingDown), Some(Read::Ended)),
+            (Happening::State(State::Terminated), Some(Read::Ended)),
+            (Happening::State(State::Running), None),
+        ] {
+            let event = event(what).unwrap();
+            let found = InstanceEvent::read(&event);
+            assert_eq!(found.as_ref().map(|it| it.what), read, "{event}");
+            let account = found.and_then(|it| it.origin).map(|origin| origin.account);
+            assert_eq!(account.as_deref(), read.map(|_| "444455556666"));
+        }
+    }
 
     #[test]
     fn patterns_match_as_in_eventbridge() {

@@ -32,6 +32,8 @@ const EVENT_AGE_DEFAULT: Duration = Duration::from_secs(86_400);
 const EVENT_RETRIES_DEFAULT: u32 = 185;
 /// First and longest delay between tries, world time; AWS says only "exponential back-off".
 const EVENT_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(600));
+/// The bus on which AWS's own events are.
+const DEFAULT_BUS: &str = "default";
 /// How often tables are searched for expired items, world time.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(60);
 /// How long after its time an item is deleted: "typically within a few days".
@@ -47,6 +49,14 @@ struct Target {
     retries: u32,
     age: Duration,
     dead_letters: Option<String>,
+}
+
+/// A rule that takes events by a pattern.
+struct Rule {
+    /// Name of the bus that it listens to.
+    bus: String,
+    pattern: Value,
+    targets: Vec<Target>,
 }
 
 /// A statement of a function's resource policy.
@@ -67,7 +77,8 @@ struct Made {
     /// Function to whether its URL is open (`AuthType: NONE`).
     urls: BTreeMap<String, bool>,
     permissions: Vec<Permission>,
-    rules: Vec<(Value, Vec<Target>)>,
+    rules: Vec<Rule>,
+    buses: Vec<events::BusPolicy>,
     tables: Vec<Table>,
     scope: InstanceScope,
     outputs: BTreeMap<String, String>,
@@ -410,6 +421,9 @@ impl Deployments {
                 });
             }
         }
+        for (_, policy) in template.resources("AWS::Events::EventBusPolicy")? {
+            made.buses.push(events::BusPolicy::of(&policy));
+        }
         for (id, rule) in template.resources("AWS::Events::Rule")? {
             self.make_rule(template, &id, &rule, &mut made)
                 .map_err(|error| format!("resource {id} of stack {}: {error}", template.stack))?;
@@ -456,6 +470,11 @@ impl Deployments {
                     return Err(format!("{unsupported} of a target is not supported"));
                 }
             }
+            // Source: EventBridge user guide, "Sending and receiving events between AWS accounts".
+            let arn = target["Arn"].as_str().unwrap_or("");
+            if arn.contains(":event-bus/") && target["RoleArn"].is_null() {
+                return Err(format!("a target on another bus needs a RoleArn: {arn}"));
+            }
             let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
             let policy = &target["RetryPolicy"];
             targets.push(Target {
@@ -482,29 +501,53 @@ impl Deployments {
                     unknown.join(", ")
                 ));
             }
-            made.rules.push((rule["EventPattern"].clone(), targets));
+            let bus = rule["EventBusName"].as_str().unwrap_or(DEFAULT_BUS);
+            let (bus, pattern) = (events::bus_name(bus).to_owned(), rule["EventPattern"].clone());
+            made.rules.push(Rule { bus, pattern, targets });
         }
         Ok(())
     }
 
     /// Hands the end of an execution to the rules that ask for it.
     pub(crate) fn execution_ended(self: &Arc<Self>, ended: &ExecutionEnded) {
-        self.put_event(&events::execution_event(ended));
+        self.put_event(None, DEFAULT_BUS, &events::execution_event(ended));
     }
 
-    /// Hands an event to the rules that ask for it.
-    pub fn put_event(self: &Arc<Self>, event: &Value) {
+    /// Hands an event on a bus of an account (the world's own if `None`) to the rules that ask for it.
+    pub fn put_event(self: &Arc<Self>, account: Option<&str>, bus: &str, event: &Value) {
         let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = stacks.values().flat_map(|made| &made.rules);
-        for (_, targets) in rules.filter(|(pattern, _)| events::matches(pattern, event)) {
-            for target in targets {
+        let here = stacks.values().filter(|made| made.account.as_deref() == account);
+        let rules = here.flat_map(|made| &made.rules).filter(|rule| rule.bus == bus);
+        for rule in rules.filter(|rule| events::matches(&rule.pattern, event)) {
+            for target in &rule.targets {
                 tokio::spawn(deliver(Arc::clone(self), target.clone(), event.to_string()));
             }
         }
     }
 
+    /// Puts an event of another account on a bus, if that bus's policy lets it.
+    fn forward(self: &Arc<Self>, bus_arn: &str, event: &str) -> Result<(), ApiError> {
+        let event: Value = serde_json::from_str(event).unwrap_or(Value::Null);
+        let account = bus_arn.split(':').nth(4).filter(|id| *id != aws::ACCOUNT);
+        let bus = events::bus_name(bus_arn);
+        let allowed = {
+            let stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+            let there = stacks.values().filter(|made| made.account.as_deref() == account);
+            there.flat_map(|made| &made.buses).any(|it| it.bus == bus && it.lets_in(&event))
+        };
+        if !allowed {
+            let message = format!("the policy of {bus_arn} does not let this event in");
+            return Err(ApiError { status: 403, code: "NO_PERMISSIONS".into(), message });
+        }
+        self.put_event(account, bus, &event);
+        Ok(())
+    }
+
     /// One try to hand an event to a target.
-    async fn hand_over(&self, target: &Target, event: &str) -> Result<(), ApiError> {
+    async fn hand_over(self: &Arc<Self>, target: &Target, event: &str) -> Result<(), ApiError> {
+        if target.arn.contains(":event-bus/") {
+            return self.forward(&target.arn, event);
+        }
         if target.arn.contains(":sqs:") {
             self.queues.dead_letter(&target.arn, event.to_owned(), BTreeMap::new());
             return Ok(());

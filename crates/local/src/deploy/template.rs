@@ -247,6 +247,7 @@ impl Template {
             ("AWS::DynamoDB::Table", "Arn") => arn("dynamodb", format!("table/{physical}")),
             ("AWS::Logs::LogGroup", "Arn") => arn("logs", format!("log-group:{physical}:*")),
             ("AWS::Events::Rule", "Arn") => arn("events", format!("rule/{physical}")),
+            ("AWS::Events::EventBus", "Arn") => arn("events", format!("event-bus/{physical}")),
             ("AWS::IAM::Role", "Arn") => format!("arn:aws:iam::{}:role/{physical}", self.account()),
             ("AWS::StepFunctions::StateMachine", "Name") => last(':'),
             ("AWS::Lambda::Url", "FunctionUrl") => format!("{}/_url/{}/", self.edge_url, last(':')),

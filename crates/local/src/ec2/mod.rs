@@ -15,7 +15,7 @@ use std::time::Duration;
 use ostler_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use plane::Ec2Plane;
+pub use plane::{Ec2Plane, Listener};
 
 /// Runs and ends the machines under instances. Both calls return at once; the work goes on behind.
 pub trait InstanceHost: Send + Sync {

@@ -1,7 +1,7 @@
 //! The plane: calls in, answers out, and the machines kept in step with what EC2 says of them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use base64::Engine;
@@ -48,6 +48,9 @@ const ACTIONS: [&str; 12] = [
     "TerminateInstances",
 ];
 
+/// Hears what happens to instances.
+pub type Listener = Box<dyn Fn(&Event) + Send + Sync>;
+
 /// EC2's data plane in the local world.
 pub struct Ec2Plane {
     clock: WorldClock,
@@ -55,6 +58,7 @@ pub struct Ec2Plane {
     host: Arc<dyn InstanceHost>,
     model: Mutex<Model>,
     changed: Arc<Notify>,
+    listener: OnceLock<Listener>,
 }
 
 struct Model {
@@ -112,9 +116,15 @@ impl Ec2Plane {
             host,
             model: Mutex::new(model),
             changed: Arc::default(),
+            listener: OnceLock::new(),
         });
         tokio::spawn(keep_in_step(Arc::downgrade(&plane), Arc::clone(&plane.changed)));
         plane
+    }
+
+    /// Has someone hear what happens to instances, as EventBridge does. The first who asks is it.
+    pub fn listen(&self, listener: Listener) {
+        let _ = self.listener.set(listener);
     }
 
     /// Whether an action of EC2 is answered here.
@@ -202,15 +212,19 @@ impl Ec2Plane {
     }
 
     fn run<R>(&self, act: impl FnOnce(&mut Model) -> R) -> R {
-        let (result, deeds) = {
+        let (result, events, deeds) = {
             let mut model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
             model.now = model.now.max(self.clock.now());
             let now = model.now;
             let result = act(&mut model);
             let events = model.ec2.events(now);
-            let deeds = events.into_iter().filter_map(|it| Deed::of(&model.ec2, now, it));
-            (result, deeds.collect::<Vec<_>>())
+            let deeds = events.iter().filter_map(|it| Deed::of(&model.ec2, now, it));
+            let deeds: Vec<_> = deeds.collect();
+            (result, events, deeds)
         };
+        if let Some(listener) = self.listener.get() {
+            events.iter().for_each(listener);
+        }
         for deed in deeds {
             self.perform(deed);
         }
@@ -338,8 +352,8 @@ enum Deed {
 }
 
 impl Deed {
-    fn of(ec2: &Ec2, now: Timestamp, event: Event) -> Option<Self> {
-        let id = event.instance;
+    fn of(ec2: &Ec2, now: Timestamp, event: &Event) -> Option<Self> {
+        let id = event.instance.clone();
         Some(match event.what {
             Happening::State(State::Pending) => {
                 let instance = ec2.instance(&id)?;

@@ -432,6 +432,13 @@ def log_groups_can_be_changed():
     LogGroup.update_from_cloudformation_json = classmethod(update)
 
 
+def buses_have_names():
+    """`Ref` of an event bus is its name (CloudFormation template reference, AWS::Events::EventBus); moto's has none."""
+    from moto.events.models import EventBus
+
+    EventBus.physical_resource_id = property(lambda self: self.name)
+
+
 def logs_take_lines_of_world_time():
     """Lines from more than two hours ahead are thrown away: ahead of the world's clock (stock: of real time, which the world
     leaves behind)."""
@@ -513,6 +520,7 @@ def main():
     conditions_hold_in_updates()
     lists_leave_no_value_out()
     log_groups_can_be_changed()
+    buses_have_names()
     logs_take_lines_of_world_time()
     role_policies_are_texts()
     triggers_are_the_edges()
