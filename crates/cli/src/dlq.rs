@@ -31,6 +31,9 @@ pub struct Stacks {
     /// The recovery stack
     #[arg(long, default_value = "ostler-recovery")]
     recovery_stack: String,
+    /// The registration janitor's stack
+    #[arg(long, default_value = "ostler-janitor")]
+    janitor_stack: String,
 }
 
 /// How the messages of a queue are tried again.
@@ -44,13 +47,14 @@ enum Again {
 
 impl Stacks {
     /// All dead-letter queues of the stacks.
-    fn queues(&self) -> [(String, Again); 3] {
-        let Self { stack, recovery_stack } = self;
+    fn queues(&self) -> [(String, Again); 4] {
+        let Self { stack, recovery_stack, janitor_stack } = self;
         let orchestrator = Again::Invoked(format!("{stack}-orchestrator"));
         [
             (format!("{stack}-ended-executions-dead"), orchestrator),
             (format!("{stack}-reports-dead.fifo"), Again::Moved),
             (format!("{recovery_stack}-instances-dead"), Again::Moved),
+            (format!("{janitor_stack}-confirmations-dead"), Again::Moved),
         ]
     }
 }
@@ -117,14 +121,20 @@ mod tests {
 
     #[test]
     fn the_queues_are_those_of_the_stacks() {
-        let stacks = Stacks { stack: "ci".into(), recovery_stack: "ci-recovery".into() };
+        let stacks = Stacks {
+            stack: "ci".into(),
+            recovery_stack: "ci-recovery".into(),
+            janitor_stack: "ci-janitor".into(),
+        };
         let queues = stacks.queues().map(|(name, _)| name);
         for (template, names) in [
             (include_str!("../../../infra/control.src.yaml"), &queues[..2]),
-            (include_str!("../../../infra/recovery.yaml"), &queues[2..]),
+            (include_str!("../../../infra/recovery.yaml"), &queues[2..3]),
+            (include_str!("../../../infra/registration-janitor.yaml"), &queues[3..]),
         ] {
             for name in names {
-                let stack = if name.starts_with("ci-recovery") { "ci-recovery" } else { "ci" };
+                let own = |stack: &&str| name.starts_with(&format!("{stack}-"));
+                let stack = ["ci-recovery", "ci-janitor"].into_iter().find(own).unwrap_or("ci");
                 let written = format!("'${{AWS::StackName}}{}'", name.strip_prefix(stack).unwrap());
                 assert!(template.contains(&written), "{written}");
             }

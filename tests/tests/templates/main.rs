@@ -5,6 +5,7 @@
 
 mod byoc;
 mod control;
+mod dead_letters;
 mod deploy;
 mod iam;
 mod janitor;
