@@ -12,7 +12,10 @@ PREFIX ?= /ostler
 SECONDS ?= 60
 JOBS ?= 20
 
-.PHONY: help setup build templates reference docs demo test sim mutants bench bench-peer lint fmt secrets clean-demo
+# What decides the order of the faults of `make chaos`.
+SEED ?= 1
+
+.PHONY: help setup build templates reference docs demo chaos test sim mutants bench bench-peer lint fmt secrets clean-demo
 
 help: ## say what there is (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +23,11 @@ help: ## say what there is (the default)
 setup: ## make .venv with the pinned tools (all targets do this first, where they need it)
 	@scripts/setup.sh
 
-demo: setup ## play 62 jobs in the local world: target/demo/report.html
+demo: setup ## play 64 jobs in the local world: target/demo/report.html
 	@scripts/demo.sh
+
+chaos: setup ## play a script of faults in the local world: target/chaos/report.md; SEED=1
+	@scripts/chaos.sh --seed $(SEED) $(ARGS)
 
 test: setup ## run every test
 	@scripts/test.sh
@@ -59,5 +65,5 @@ bench-peer: setup ## measure Ostler beside an established peer, on the same even
 secrets: setup ## create Ostler's SSM parameters in the account of your AWS credentials (PREFIX=/ostler)
 	@scripts/secrets.sh --prefix $(PREFIX) $(ARGS)
 
-clean-demo: ## forget what the demo left behind
-	@rm -rf target/demo
+clean-demo: ## forget what the demo and the script of faults left behind
+	@rm -rf target/demo target/chaos

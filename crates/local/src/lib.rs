@@ -2,6 +2,7 @@
 
 pub mod aws;
 pub mod bench;
+pub mod chaos;
 pub mod crowd;
 pub mod demo;
 pub mod deploy;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 use ostler_local::bench;
+use ostler_local::chaos;
 use ostler_local::demo;
 use ostler_local::world::{World, WorldConfig, get_json, post_json};
 use serde_json::{Value, json};
@@ -28,6 +29,8 @@ enum Command {
     Status(Place),
     /// Plays some fifty jobs in a world of its own; exits with 1 if a promise did not hold.
     Demo(Demo),
+    /// Plays a script of faults in a world of its own; exits with 1 if a promise did not hold.
+    Chaos(Chaos),
     /// Measures each function against its budget, in a world of its own.
     Bench(Bench),
     /// Measures the functions beside those of an established peer, in a world of its own.
@@ -69,6 +72,19 @@ struct Demo {
     seed: u64,
     /// Where summary.json and report.html go; the world's state is kept below it.
     #[arg(long, default_value = "target/demo")]
+    out: PathBuf,
+}
+
+#[derive(Args)]
+struct Chaos {
+    /// World seconds per real second.
+    #[arg(long, default_value_t = 30.0)]
+    scale: f64,
+    /// Decides the order of the faults, and all that is left to chance.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Where report.md and report.json go; the world's state is kept below it.
+    #[arg(long, default_value = "target/chaos")]
     out: PathBuf,
 }
 
@@ -151,6 +167,7 @@ async fn main() -> anyhow::Result<ExitCode> {
         Command::Job(job) => post(job).await?,
         Command::Status(place) => status(place).await?,
         Command::Demo(options) => return play(options).await,
+        Command::Chaos(options) => return break_things(options).await,
         Command::Bench(options) => measure(options).await?,
         Command::BenchPeer(BenchPeer { code, peer, out, rounds }) => {
             let code = code.place()?;
@@ -166,13 +183,27 @@ async fn play(options: Demo) -> anyhow::Result<ExitCode> {
     let config = WorldConfig { scale: options.scale, seed: options.seed, ..config };
     println!("starting the local world at {}× speed", options.scale);
     let world = World::up(config).await?;
-    println!("deploying infra/network.yaml and infra/control.yaml");
+    println!("deploying the stacks of infra/");
     let summary = match world.install(&demo::tiers()).await {
         Ok(()) => demo::play(&world, &options.out).await,
         Err(error) => Err(error),
     };
     world.down().await;
     Ok(if summary?.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Plays the script of faults in a fresh world.
+async fn break_things(options: Chaos) -> anyhow::Result<ExitCode> {
+    let config = WorldConfig::fresh(&options.out.join("world"))?;
+    let config = WorldConfig { scale: options.scale, seed: options.seed, ..config };
+    println!("starting the local world at {}× speed, and deploying the stacks", options.scale);
+    let world = World::up(config).await?;
+    let report = match world.install(&chaos::tiers()).await {
+        Ok(()) => chaos::play(&world, &options.out, options.seed).await,
+        Err(error) => Err(error),
+    };
+    world.down().await;
+    Ok(if report?.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 async fn measure(options: Bench) -> anyhow::Result<()> {

@@ -54,6 +54,11 @@ pub enum FaultKind {
     },
     /// Done, but the connection closes before the answer.
     LostResponse,
+    /// The function that calls is killed, in the middle of its invocation. Other callers only get no answer.
+    Kill {
+        /// Whether the call takes effect first.
+        done: bool,
+    },
     /// Refused with an error of one's own; nothing happens.
     Error {
         /// HTTP status.

@@ -445,6 +445,7 @@ impl Edge {
             return Ok(call.error(status, code, &message));
         }
         let mut lost = false;
+        let mut killed = None;
         match self.faults.hit(&call, &path, &body) {
             None => {}
             Some(FaultKind::Throttle) => return Ok(call.throttled()),
@@ -456,10 +457,23 @@ impl Edge {
                 self.clock.sleep(Duration::from_secs_f64(world_seconds.clamp(0.0, 1e6))).await;
             }
             Some(FaultKind::LostResponse) => lost = true,
+            Some(FaultKind::Kill { done }) => {
+                let token = parts.headers.get("x-amz-security-token");
+                let token = token.and_then(|it| it.to_str().ok()).unwrap_or("").to_owned();
+                if !done {
+                    self.lambda.kill(&token);
+                    return Err(LostConnection);
+                }
+                killed = Some(token);
+            }
         }
         let edge = Arc::clone(self);
         // A caller that gives up does not undo its call.
         let served = tokio::spawn(async move { edge.serve(&call, parts, body).await }).await;
+        if let Some(token) = killed {
+            self.lambda.kill(&token);
+            return Err(LostConnection);
+        }
         match served {
             Ok(answer) if !lost => Ok(answer),
             _ => Err(LostConnection),

@@ -107,6 +107,8 @@ struct Function {
     idle: Mutex<Vec<Sandbox>>,
     running: AtomicUsize,
     log: Arc<Log>,
+    /// Tokens of sandboxes that are to end.
+    kills: broadcast::Sender<String>,
 }
 
 /// A function's output: to its file, to those who listen, and into the metrics.
@@ -146,6 +148,7 @@ pub struct Host {
     /// Log group and format by function: moto's CloudFormation drops them.
     logging: Mutex<HashMap<String, (Option<String>, bool)>>,
     dead_letters: Mutex<Option<DeadLetters>>,
+    kills: broadcast::Sender<String>,
 }
 
 /// Why there was no invocation.
@@ -186,6 +189,7 @@ impl Host {
             asynchronous: Mutex::default(),
             logging: Mutex::default(),
             dead_letters: Mutex::default(),
+            kills: broadcast::channel(256).0,
         })
     }
 
@@ -258,6 +262,12 @@ impl Host {
             Err(InvokeError::Broken(why)) => Err(why),
             Err(_) => Err(format!("function {name} does not exist")),
         }
+    }
+
+    /// Ends the sandbox with this session token in the middle of its invocation, as when its machine is lost.
+    pub fn kill(&self, session_token: &str) {
+        // Nobody may be listening.
+        let _ = self.kills.send(session_token.to_owned());
     }
 
     /// Ends all sandboxes.
@@ -541,6 +551,7 @@ impl Host {
             idle: Mutex::default(),
             running: AtomicUsize::new(0),
             log,
+            kills: self.kills.clone(),
         }))
     }
 }

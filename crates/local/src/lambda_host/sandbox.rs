@@ -15,13 +15,15 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{broadcast, mpsc};
 
 use super::{Function, LogLine};
 use crate::process;
 
 /// Init phase: AWS gives a runtime 10 s before it counts init against the function's own time-out.
 const INIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Variable of the session token: one for each sandbox, so that the edge can tell who calls.
+const SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
 /// 6 MB and the slack that AWS's own error message names.
 const RESPONSE_BYTES_MAX: usize = 6_291_556;
 
@@ -76,6 +78,10 @@ pub(super) struct Sandbox {
     work: mpsc::Sender<Invocation>,
     events: mpsc::Receiver<Event>,
     server: tokio::task::JoinHandle<()>,
+    /// The session token that the process calls AWS with.
+    token: String,
+    /// Tokens of those that are to end.
+    kills: broadcast::Receiver<String>,
     /// Whether it has served before.
     pub warm: bool,
     /// Whether it can serve again.
@@ -126,7 +132,10 @@ impl Sandbox {
             current: Mutex::new(String::new()),
         });
         let server = tokio::spawn(serve(listener, runtime));
-        Ok(Self { child, work, events, server, warm: false, healthy: true })
+        let token = variables.iter().find(|(name, _)| name == SESSION_TOKEN);
+        let token = token.map_or_else(String::new, |(_, value)| value.clone());
+        let kills = function.kills.subscribe();
+        Ok(Self { child, work, events, server, token, kills, warm: false, healthy: true })
     }
 
     /// Whether the process is still there.
@@ -198,6 +207,11 @@ impl Sandbox {
             },
             status = self.child.wait() => self.exited(&id, status, false),
             () = tokio::time::sleep(timeout) => Some(self.timed_out(&id, timeout)),
+            () = told(&mut self.kills, &self.token) => {
+                process::kill_group(&self.child);
+                let status = self.child.wait().await;
+                self.exited(&id, status, false)
+            }
         }
     }
 
@@ -237,6 +251,17 @@ impl Sandbox {
             Err(error) => format!("Runtime exited with error: {error}"),
         };
         Some(Outcome::failed("Runtime.ExitError", id, &reason))
+    }
+}
+
+/// Waits until this sandbox is told to end.
+async fn told(kills: &mut broadcast::Receiver<String>, token: &str) {
+    loop {
+        match kills.recv().await {
+            Ok(killed) if killed == token => return,
+            Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => {}
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
     }
 }
 
@@ -365,7 +390,7 @@ pub(super) fn variables(
         ),
         ("AWS_ACCESS_KEY_ID", format!("fn-{}", config.name)),
         ("AWS_SECRET_ACCESS_KEY", "local".to_owned()),
-        ("AWS_SESSION_TOKEN", "local".to_owned()),
+        (SESSION_TOKEN, format!("sandbox-{}", super::request_id())),
         ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
     ];
     let fixed = fixed.into_iter().map(|(name, value)| (name.to_owned(), value));

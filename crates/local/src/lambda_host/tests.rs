@@ -20,7 +20,7 @@ while true; do
     *fail*) curl -s "$base/invocation/$id/error" -d '{"errorType":"Transient","errorMessage":"x"}' >/dev/null; continue ;;
     *huge*) head -c 7000000 /dev/zero | curl -s "$base/invocation/$id/response" --data-binary @- >/dev/null; continue ;;
   esac
-  curl -s "$base/invocation/$id/response" -d "{\"pid\":$$,\"count\":$count,\"key\":\"$AWS_ACCESS_KEY_ID\",\"own\":\"$OWN\"}" >/dev/null
+  curl -s "$base/invocation/$id/response" -d "{\"pid\":$$,\"count\":$count,\"key\":\"$AWS_ACCESS_KEY_ID\",\"token\":\"$AWS_SESSION_TOKEN\",\"own\":\"$OWN\"}" >/dev/null
 done
 "#;
 
@@ -66,6 +66,24 @@ async fn a_warm_sandbox_is_used_again_and_knows_its_function() {
     assert_eq!(first["own"], "mine");
     assert_eq!(rig.host.metric_sum("Started"), 2.0, "one sandbox started");
     assert_eq!(rig.host.metrics()[0].dimensions["Tier"], "t");
+}
+
+/// Of two that run, and the other one goes on.
+#[tokio::test]
+async fn a_sandbox_is_killed_in_the_middle_of_its_invocation() {
+    let rig = rig(|_| ()).await;
+    let (a, b) = tokio::join!(rig.value("pause"), rig.value("pause"));
+    assert_ne!(a["token"], b["token"], "each sandbox has its own");
+    let kill = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        rig.host.kill(a["token"].as_str().unwrap());
+    };
+    let (first, second, ()) = tokio::join!(rig.ask("pause"), rig.ask("pause"), kill);
+    let (killed, answered) = if first.error { (first, second) } else { (second, first) };
+    assert_eq!(killed.error_type().as_deref(), Some("Runtime.ExitError"), "{killed:?}");
+    let answer: Value = serde_json::from_slice(&answered.payload).unwrap();
+    assert_eq!(answer["token"], b["token"]);
+    assert!(rig.value("a").await["pid"].is_number(), "and it is started again");
 }
 
 #[tokio::test]
