@@ -152,9 +152,9 @@ impl<C: Clock> Gate for DynamoLedger<C> {
         Ok(matches!(self.update(&key, opened).await?, Updated::Done(_)))
     }
 
-    async fn spot_rests(&self, tier: &str, run: Option<i64>) -> Result<bool> {
+    async fn spot_rests(&self, tier: &str, run: Option<&str>) -> Result<bool> {
         let Some(item) = self.read(&breaker_key(tier)).await? else { return Ok(false) };
-        let run = run.and_then(|run| item.number(&format!("{RUN}{run}")));
+        let run = run.and_then(|run| item.number(&[RUN, run].concat()));
         Ok(item.number("openUntil").max(run) > Some(self.clock.now().millis()))
     }
 
@@ -292,7 +292,9 @@ mod tests {
         ]);
         let ledger = ledger(&wire).await;
         ledger.keep_off_spot("small", 99, until).await.unwrap();
-        for (run, rests) in [(Some(99), true), (Some(7), false), (None, false), (Some(99), false)] {
+        for (run, rests) in
+            [(Some("99"), true), (Some("7"), false), (None, false), (Some("99"), false)]
+        {
             assert_eq!(ledger.spot_rests("small", run).await.unwrap(), rests, "{run:?}");
         }
         let sent = wire.requests();

@@ -342,7 +342,8 @@ async fn note<C: InstanceContext>(
     if settings.tiers.get(tier).is_none_or(|tier| !tier.rerun_interrupted) {
         return Ok(());
     }
-    let Some(run) = job.run() else {
+    let run = job.run().and_then(|run| run.parse().ok()).filter(|run: &i64| *run > 0);
+    let Some(run) = run else {
         warn!(job = id.0, url = job.job_url, "its run is not known: it can't be run again");
         context.telemetry().count("RerunSkipped", Some(("Reason", "RunUnknown")), 1.0);
         return Ok(());

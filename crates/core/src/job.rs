@@ -115,11 +115,12 @@ impl RunnerInput {
         if self.queued_at.is_some() { own.cover(wanted) } else { own.cover_foreign(wanted) }
     }
 
-    /// The run that the job belongs to, by the address of the job's page (`…/actions/runs/<run>/job/<job>`);
-    /// `None` where that does not tell.
-    pub fn run(&self) -> Option<i64> {
-        let (_, rest) = self.job_url.split_once("/actions/runs/")?;
-        rest.split('/').next()?.parse().ok().filter(|run| *run > 0)
+    /// The id of the run that the job belongs to, by the address of the job's page
+    /// (`…/actions/runs/<run>/job/<job>`); `None` where that does not tell.
+    pub fn run(&self) -> Option<&str> {
+        let mut parts = self.job_url.rsplit('/').skip(2);
+        let run = parts.next()?;
+        (parts.next() == Some("runs")).then_some(run)
     }
 
     /// When GitHub queued the job, where it is known.
@@ -171,13 +172,10 @@ mod tests {
                 "queuedAt": "2026-11-30T12:00:00Z"})
         );
         assert!(input.covers(&Labels::new(["X64"])));
-        assert_eq!(input.run(), Some(1));
-        for url in [
-            "",
-            "https://github.com/acme/widgets/runs/42",
-            "x/actions/runs/",
-            "x/actions/runs/-1/job/2",
-        ] {
+        assert_eq!(input.run(), Some("1"));
+        for url in
+            ["", "https://github.com/acme/widgets/runs/42", "x/actions/runs/", "x/actions/runs/1"]
+        {
             assert_eq!(RunnerInput { job_url: url.into(), ..input.clone() }.run(), None, "{url}");
         }
     }

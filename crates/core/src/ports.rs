@@ -242,8 +242,8 @@ pub trait Gate {
         breaker: &SpotBreaker,
     ) -> impl Future<Output = Result<bool>>;
     /// Whether a machine of a tier is not to be bought on the spot market: the tier's breaker is open, or the
-    /// machine is for a job of a run that is kept off it.
-    fn spot_rests(&self, tier: &str, run: Option<i64>) -> impl Future<Output = Result<bool>>;
+    /// machine is for a job of a run (its id) that is kept off it.
+    fn spot_rests(&self, tier: &str, run: Option<&str>) -> impl Future<Output = Result<bool>>;
     /// Keeps the jobs of a run off a tier's spot machines until then. Repeatable.
     fn keep_off_spot(
         &self,

@@ -275,9 +275,10 @@ impl Gate for World {
         .await
     }
 
-    async fn spot_rests(&self, tier: &str, run: Option<i64>) -> Result<bool> {
+    async fn spot_rests(&self, tier: &str, run: Option<&str>) -> Result<bool> {
         self.ask("Gate.spot_rests", |state| {
             let until = state.ledger.breakers.get(tier).and_then(|(_, until)| *until);
+            let run = run.and_then(|run| run.parse().ok());
             let run = run.and_then(|run| state.ledger.off_spot.get(&(tier.into(), run)).copied());
             Ok(until.max(run) > Some(state.now))
         })
