@@ -23,6 +23,7 @@ use crate::ports::{
     Clock, Context, Forge, Gate, Instance, InstanceState, JobStatus, Ledger, Place, Ran, Removal,
     RunnerRecord, Telemetry,
 };
+use crate::reach::reached;
 use crate::reconciler::{InterruptedJob, InterruptedRuns};
 use crate::stolen::{Record, come_again};
 use crate::time::Timestamp;
@@ -209,10 +210,12 @@ pub async fn handle<C: InstanceContext>(
 ) -> Result<Handled> {
     let found = context.launched().launched_for(&event.instance).await?;
     let Some((runner, instance)) = found.filter(|(runner, _)| is_plausible(runner)) else {
+        reached("instance: not one of ours");
         return Ok(Handled::Done);
     };
     let debts = Debts::new(context, settings)?;
     let Some(own) = debts.execution(&runner).await?.and_then(|execution| execution.input) else {
+        reached("instance: its runner has no execution");
         return Ok(Handled::Done);
     };
     // Tags are whatever the account says: it may speak for runners that live there, and for no others.
@@ -229,6 +232,7 @@ pub async fn handle<C: InstanceContext>(
     }
     let asked_for = instance.reason.as_deref().is_some_and(|reason| reason.contains(ASKED_FOR));
     if event.what == Happening::Ended && (asked_for || instance.state == InstanceState::Running) {
+        reached("instance: its end was asked for");
         return Ok(Handled::Done);
     }
     if event.what == Happening::Interrupted && receives == 1 {
@@ -242,6 +246,7 @@ pub async fn handle<C: InstanceContext>(
         return Ok(Handled::Done);
     }
     if record.ended_at.is_some() || record.ran != Ran::Unknown {
+        reached("instance: all is known of its runner");
         return Ok(Handled::Done);
     }
     let job = match own.job() {
@@ -251,6 +256,7 @@ pub async fn handle<C: InstanceContext>(
     if let (Some(id), Some(job)) = (own.job(), &job)
         && job.runner_name.as_deref() == Some(&runner)
     {
+        reached("instance: its own job is on it");
         debts.account(&runner, id, &own.repository().to_string()).await?;
         if taken {
             note(context, settings, &debts, &own, id, event).await?;
@@ -264,12 +270,14 @@ pub async fn handle<C: InstanceContext>(
         Sight::Unknown if event.what == Happening::Interrupted => {
             let waits = job.as_ref().is_some_and(|job| job.status == JobStatus::Queued);
             if waits || own.job().is_none() {
+                reached("instance: who counts on it is looked after");
                 debts.settle(&runner, &own, job.as_ref()).await?;
             }
             return Ok(again(receives));
         }
         Sight::Unknown => return Ok(again(receives)),
     }
+    reached("instance: it ended without a job");
     let now = context.clock().now();
     context.ledger().end_runner(&runner, now, debts.expiry()).await?;
     let judgement = debts.end(&runner, &own, &record, job.as_ref()).await?;
@@ -278,8 +286,13 @@ pub async fn handle<C: InstanceContext>(
     Ok(Handled::Done)
 }
 
-const fn again(receives: u32) -> Handled {
-    if receives < MAX_RECEIVES { Handled::NotYet } else { Handled::Done }
+fn again(receives: u32) -> Handled {
+    if receives < MAX_RECEIVES {
+        reached("instance: it can't be told yet");
+        return Handled::NotYet;
+    }
+    reached("instance: left to the runner's checks");
+    Handled::Done
 }
 
 /// What can be told of a runner that is lost, or about to be.
@@ -307,16 +320,24 @@ async fn registration<C: InstanceContext>(
     let Some(entry) = entry else {
         // One that was never registered ran nothing; one that was may have run a job and be gone with it. While it
         // lives it may be registered any moment.
-        let never = record.runner_id.is_none() && what == Happening::Ended;
-        return Ok(if never { Sight::RanNothing } else { Sight::Unknown });
+        if record.runner_id.is_none() && what == Happening::Ended {
+            reached("instance: it was never registered");
+            return Ok(Sight::RanNothing);
+        }
+        reached("instance: its registration is not there");
+        return Ok(Sight::Unknown);
     };
     let sure = !entry.online || (what == Happening::Interrupted && receives >= SURE_RECEIVES);
     if entry.busy || !sure {
+        reached("instance: its runner may be busy");
         return Ok(Sight::Unknown);
     }
     Ok(match forge.remove_runner(place, entry.id).await? {
         Removal::Removed => Sight::RanNothing,
-        Removal::Gone | Removal::Busy => Sight::Unknown,
+        Removal::Gone | Removal::Busy => {
+            reached("instance: its registration does not go");
+            Sight::Unknown
+        }
     })
 }
 
@@ -379,6 +400,7 @@ async fn interrupted<C: InstanceContext>(
     runner: &str,
     tier: &str,
 ) -> Result<()> {
+    reached("instance: taken back");
     let now = context.clock().now();
     context.ledger().interrupt_runner(runner, now, debts.expiry()).await?;
     warn!(runner, tier, "EC2 takes a spot machine back");
@@ -401,6 +423,7 @@ pub async fn strike(
     };
     let breaker = &tier.spot_breaker;
     if gate.strike(&tier.name, now, breaker).await? {
+        reached("spot: the breaker opens");
         let minutes = breaker.on_demand_for.as_secs() / 60;
         warn!(tier = tier.name, minutes, "spot fails too often: on-demand for a while");
         telemetry.count("SpotBreakerOpened", Some(("Tier", &tier.name)), 1.0);

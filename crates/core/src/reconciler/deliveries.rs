@@ -15,6 +15,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 use crate::ports::Clock;
+use crate::reach::reached;
 use crate::time::Timestamp;
 
 /// How far back failures are looked for and sent again: what is older, a search for waiting jobs finds.
@@ -88,6 +89,7 @@ pub(super) async fn redeliver<C: ReconcilerContext>(
     }
     for failure in context.agenda().due_deliveries(MAX_SENT).await? {
         if !may_begin() {
+            reached("deliveries: no time to send all");
             done.left += 1;
             continue;
         }
@@ -95,6 +97,7 @@ pub(super) async fn redeliver<C: ReconcilerContext>(
             Ok(()) => {}
             Err(limit @ Error::Later { .. }) => return Err(first.0.unwrap_or(limit)),
             Err(error) => {
+                reached("deliveries: one can't be sent");
                 warn!(guid = failure.guid, %error, "a delivery could not be sent again");
                 first.note(error);
             }
@@ -126,12 +129,15 @@ async fn read<C: ReconcilerContext>(context: &C, may_begin: impl Fn() -> bool) -
     }
     let judged = judge(&entries, now);
     for failure in &judged.failed {
+        reached("deliveries: a failure is noted");
         agenda.note_failure(failure).await?;
     }
     for guid in &judged.recovered {
+        reached("deliveries: one went well at last");
         agenda.settle_delivery(guid).await?;
     }
     if !complete {
+        reached("deliveries: no time to read all");
         warn!(lines = entries.len(), "there was no time for all of the log of deliveries");
         return Ok(());
     }
@@ -149,27 +155,32 @@ async fn send<C: ReconcilerContext>(
     let (agenda, now) = (context.agenda(), context.clock().now());
     let (guid, id) = (failure.guid.as_str(), failure.id);
     if now.since(failure.failed_at) >= LOOK_BACK {
+        reached("deliveries: given up after three hours");
         warn!(guid, id, "given up: the event could not be delivered for three hours");
         done.given_up += 1;
         return agenda.settle_delivery(guid).await;
     }
     let until = now + AGAIN_AFTER;
     if !agenda.claim(failure, until).await? {
+        reached("deliveries: another run sends it");
         return Ok(());
     }
     match context.backlog().redeliver(id).await {
         Ok(true) => {
+            reached("deliveries: sent again");
             info!(guid, id, "a delivery that had failed is sent again");
             done.redelivered += 1;
             Ok(())
         }
         Ok(false) => {
+            reached("deliveries: GitHub has it no more");
             warn!(guid, id, "given up: GitHub does not have the delivery any more");
             done.given_up += 1;
             agenda.settle_delivery(guid).await
         }
         // Nothing was sent, so it need not wait for its hour.
         Err(refused @ (Error::Later { .. } | Error::Permanent(_))) => {
+            reached("deliveries: refused, and free again");
             let claimed = FailedDelivery { due: until, ..failure.clone() };
             agenda.claim(&claimed, now).await?;
             Err(refused)

@@ -18,6 +18,7 @@ use crate::debts::Debts;
 use crate::error::{Error, Result};
 use crate::job::Repository;
 use crate::ports::{Clock, Ledger};
+use crate::reach::reached;
 use crate::time::Timestamp;
 use crate::webhook::{self, Payload};
 
@@ -46,6 +47,7 @@ pub(super) async fn search<C: ReconcilerContext>(
     let mut first = First(None);
     for repository in agenda.due_repositories(MAX_CALLS).await? {
         if search.calls >= MAX_CALLS || !may_begin() {
+            reached("discovery: no time or calls for all");
             done.left += 1;
             continue;
         }
@@ -93,12 +95,16 @@ impl<C: ReconcilerContext> Search<'_, '_, C> {
         }
         if let Err(failure) = &looked {
             warn!(repository = full_name, %failure, "a repository's waiting jobs can't be looked up");
+            reached("discovery: a repository can't be looked at");
             repository.tags = [None, None];
         }
         let noted = self.context.agenda().note_look(&repository, now + AGAIN).await;
         match looked {
             // The App may have been uninstalled there, or the repository deleted: nobody can wait there then.
-            Err(Error::NotFound(_) | Error::Permanent(_)) => noted,
+            Err(Error::NotFound(_) | Error::Permanent(_)) => {
+                reached("discovery: nobody can wait there");
+                noted
+            }
             looked => looked.and(noted),
         }
     }
@@ -117,7 +123,10 @@ impl<C: ReconcilerContext> Search<'_, '_, C> {
         for (status, tag) in RunStatus::EACH.into_iter().zip(&mut repository.tags) {
             self.calls += 1;
             let asked = self.context.backlog().runs(&repository.at, status, tag.as_deref()).await?;
-            let Some(list) = asked else { continue };
+            let Some(list) = asked else {
+                reached("discovery: nothing has changed");
+                continue;
+            };
             let seen = self.look_at_jobs(&repository.at, &list, now, &may_begin).await?;
             *tag = list.tag.filter(|_| seen == Seen::All && !list.more);
         }
@@ -134,6 +143,7 @@ impl<C: ReconcilerContext> Search<'_, '_, C> {
         let mut seen = Seen::All;
         for run in &list.runs {
             if self.calls >= MAX_CALLS || !may_begin() {
+                reached("discovery: no time or calls for all runs");
                 return Ok(Seen::Part);
             }
             self.calls += 1;
@@ -155,21 +165,26 @@ impl<C: ReconcilerContext> Search<'_, '_, C> {
         now: Timestamp,
     ) -> Result<Seen> {
         if job.get("status").and_then(Value::as_str) != Some("queued") {
+            reached("discovery: a job that does not wait");
             return Ok(Seen::All);
         }
         let Ok(payload) = Payload::read(&event(at, job, public)) else { return Ok(Seen::All) };
         if !self.settings.may_serve(&payload.labels) {
+            reached("discovery: a job for others");
             return Ok(Seen::All);
         }
         if Timestamp::parse(&payload.created).is_some_and(|it| now.since(it) < LATE_EVENT) {
+            reached("discovery: its event may still come");
             return Ok(Seen::Part);
         }
         let record = self.context.ledger().job(payload.id).await?.unwrap_or_default();
         if record.runner_name.is_some() || record.cancelled_at.is_some() {
+            reached("discovery: a job that is known");
             return Ok(Seen::All);
         }
         let answer = webhook::accept(self.context, self.settings, self.debts, &payload).await?;
         if answer.status == 202 {
+            reached("discovery: found");
             info!(job = payload.id.0, url = payload.url, "found a job whose event had not come");
             self.found += 1;
         }

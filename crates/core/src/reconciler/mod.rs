@@ -32,6 +32,7 @@ use crate::config::Settings;
 use crate::debts::Debts;
 use crate::error::{Error, Result};
 use crate::ports::Telemetry;
+use crate::reach::reached;
 
 /// What a run did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -86,10 +87,12 @@ pub async fn reconcile<C: ReconcilerContext>(
     for (part, outcome) in parts {
         let Err(failure) = outcome else { continue };
         if let Error::Later { after, reason } = &failure {
+            reached("reconciler: GitHub wants to be left alone");
             info!(part, after = after.as_secs(), reason, "GitHub wants to be left alone");
             telemetry.count("ReconcilerLimited", None, 1.0);
             continue;
         }
+        reached("reconciler: a part failed");
         error!(part, %failure, "not reconciled");
         if matches!(failure, Error::Permanent(_)) {
             telemetry.count("ConfigurationError", None, 1.0);

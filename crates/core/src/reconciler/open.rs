@@ -14,6 +14,7 @@ use crate::debts::{Debts, Payment};
 use crate::error::{Error, Result};
 use crate::job::{JobId, RunnerInput};
 use crate::ports::{Clock, Forge, JobStatus, Ledger, Ran};
+use crate::reach::reached;
 use crate::time::Timestamp;
 
 /// After a runner was started, besides its boot time-out, until its job is looked at.
@@ -52,6 +53,7 @@ pub(super) async fn look_after<C: ReconcilerContext>(
     let mut first = First(None);
     for id in agenda.due_jobs(MAX_JOBS).await? {
         if !may_begin() {
+            reached("open: no time for all");
             done.left += 1;
             continue;
         }
@@ -69,6 +71,7 @@ pub(super) async fn look_after<C: ReconcilerContext>(
             Err(limit @ Error::Later { .. }) => return Err(first.0.unwrap_or(limit)),
             Err(failure) => {
                 warn!(job = id.0, %failure, "an open job could not be looked at");
+                reached("open: one can't be looked at");
                 // A poison record must not keep the others from their turn for ever.
                 let until = context.clock().now() + AGAIN;
                 let postponed = agenda.postpone_job(id, until).await;
@@ -88,35 +91,57 @@ async fn look<C: ReconcilerContext>(
 ) -> Result<Sight> {
     let now = context.clock().now();
     let Some(record) = context.ledger().job(id).await? else {
+        reached("open: forgotten");
         return Ok(Sight::Closed("forgotten"));
     };
     if record.cancelled_at.is_some() {
+        reached("open: cancelled");
         return Ok(Sight::Closed("cancelled"));
     }
-    let Some(runner) = record.runner_name else { return Ok(Sight::Closed("another system's")) };
+    let Some(runner) = record.runner_name else {
+        reached("open: another system's job");
+        return Ok(Sight::Closed("another system's"));
+    };
     if matches!(debts.record(&runner).await?.ran, Ran::Job { id: ran, .. } if ran == id) {
+        reached("open: it ran on its runner");
         return Ok(Sight::Closed("ran on its runner"));
     }
     let Some(execution) = debts.execution(&runner).await? else {
+        reached("open: its execution is not seen yet");
         // The ledger vouches for it: DescribeExecution lags.
         return Ok(Sight::Open(now + AGAIN));
     };
     let Some(input) = execution.input.filter(|input| input.job() == Some(id)) else {
+        reached("open: another system's execution");
         return Ok(Sight::Closed("another system's"));
     };
     if debts.supplied(&input, None).await? {
+        reached("open: it has supply");
         return Ok(Sight::Open(now + AGAIN));
     }
     let job = context.forge().job(&input.repository(), id).await?;
     let on = job.as_ref().and_then(|job| job.runner_name.as_deref());
     if let Some(on) = on {
+        reached("open: GitHub shows it on a runner");
         debts.account_if_ours(on, id, &input.repository().to_string()).await?;
     }
     match job.map(|job| job.status) {
-        None => Ok(Sight::Closed("GitHub has no such job")),
-        Some(JobStatus::Completed) => Ok(Sight::Closed("completed")),
-        Some(JobStatus::InProgress) => Ok(Sight::Closed("runs")),
-        Some(JobStatus::Held) => Ok(Sight::Open(now + AGAIN)),
+        None => {
+            reached("open: GitHub has no such job");
+            Ok(Sight::Closed("GitHub has no such job"))
+        }
+        Some(JobStatus::Completed) => {
+            reached("open: completed");
+            Ok(Sight::Closed("completed"))
+        }
+        Some(JobStatus::InProgress) => {
+            reached("open: runs");
+            Ok(Sight::Closed("runs"))
+        }
+        Some(JobStatus::Held) => {
+            reached("open: held");
+            Ok(Sight::Open(now + AGAIN))
+        }
         Some(JobStatus::Queued) => pay(settings, debts, &input, now, done).await,
     }
 }
@@ -130,10 +155,14 @@ async fn pay<C: ReconcilerContext>(
 ) -> Result<Sight> {
     match debts.pay(input, None, true).await? {
         Payment::Started(runner) => {
+            reached("open: paid");
             warn!(runner, job = input.job_id, url = input.job_url, "a job waited without a runner");
             done.paid += 1;
             Ok(Sight::Open(due(settings, &input.provider, now)))
         }
-        Payment::Supplied | Payment::NotQueued | Payment::Capped => Ok(Sight::Open(now + AGAIN)),
+        Payment::Supplied | Payment::NotQueued | Payment::Capped => {
+            reached("open: nothing to pay now");
+            Ok(Sight::Open(now + AGAIN))
+        }
     }
 }

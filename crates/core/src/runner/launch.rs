@@ -129,6 +129,7 @@ pub(super) async fn launch<C: RunnerContext>(
     if waited_for_place && state.asked_at.is_some_and(|asked| now.since(asked) > LATE) {
         state.asked_at = None;
         if !still_needed(&debts, context, event, &mut state, now).await? {
+            reached("launch: served while it waited for a place");
             context.gate().free_slot(&tier.name, runner).await?;
             info!(runner, url = input.job_url, "not launched: the job was served meanwhile");
             context.telemetry().count("LaunchUnneeded", Some(("Tier", &input.provider)), 1.0);
@@ -145,6 +146,7 @@ pub(super) async fn launch<C: RunnerContext>(
     if keeps {
         return Ok(bought);
     }
+    reached("launch: no machine, and its place is given back");
     context.gate().free_slot(&tier.name, runner).await?;
     Ok(RunState { slot: false, ..bought })
 }
@@ -174,6 +176,7 @@ async fn full<C: RunnerContext>(
         let stale = stale(holders, &machines, now);
         for holder in &stale {
             if gate.free_slot(&tier.name, holder).await? {
+                reached("launch: the place of a machine that is gone is freed");
                 warn!(
                     runner = holder,
                     tier = tier.name,
@@ -187,6 +190,7 @@ async fn full<C: RunnerContext>(
         }
     }
     if slot != Slot::Taken {
+        reached("launch: all places are taken");
         return Ok(Some(format!("all {most} places of the tier are taken")));
     }
     state.slot = true;
@@ -195,8 +199,10 @@ async fn full<C: RunnerContext>(
     let own = machines.iter().filter(live).any(|(name, _)| name == runner);
     let live = machines.iter().filter(live).count();
     if own || live < usize::try_from(most).unwrap_or(usize::MAX) {
+        reached("launch: it has a place");
         return Ok(None);
     }
+    reached("launch: a place, but all machines are there");
     gate.free_slot(&tier.name, runner).await?;
     state.slot = false;
     Ok(Some(format!("{live} of {most} runners of the tier are there")))
@@ -233,7 +239,10 @@ async fn pace<C: RunnerContext>(
 ) -> Option<Duration> {
     let reserved = state.paced_at.filter(|at| *at + RESERVED_FOR > now);
     let at = match reserved {
-        Some(at) => at,
+        Some(at) => {
+            reached("launch: its moment was reserved before");
+            at
+        }
         None => {
             let app = settings.app.as_ref()?;
             let apps = u32::try_from(settings.additional_apps.len()).unwrap_or(u32::MAX);
@@ -241,6 +250,7 @@ async fn pace<C: RunnerContext>(
             match context.gate().reserve(&app.app_id.to_string(), step).await {
                 Ok(at) => at,
                 Err(failure) => {
+                    reached("launch: no moment could be reserved");
                     warn!(runner = event.runner, %failure, "no moment could be reserved");
                     return None;
                 }
@@ -250,7 +260,11 @@ async fn pace<C: RunnerContext>(
     state.paced_at = Some(at);
     // Counted from now: the steps before this one have taken their time.
     let wait = at.since(context.clock().now());
-    (wait > SHORT_OF_PACE).then_some(wait)
+    if wait <= SHORT_OF_PACE {
+        return None;
+    }
+    reached("launch: waits for its moment");
+    Some(wait)
 }
 
 async fn record<C: RunnerContext>(
@@ -264,6 +278,7 @@ async fn record<C: RunnerContext>(
     if event.state == RunState::default() && Lineage::parse(&event.runner).rank() == 0 {
         let noted = context.ledger().note_repository(&event.input.repository(), now + ACTIVE).await;
         if let Err(failure) = noted {
+            reached("launch: the repository is not noted as active");
             warn!(runner = event.runner, %failure, "the repository is not noted as active");
         }
     }
@@ -392,6 +407,7 @@ async fn buy<C: RunnerContext>(
                     let (gate, telemetry) = (context.gate(), context.telemetry());
                     let counted = strike(gate, telemetry, settings, &tier.name, now).await;
                     if let Err(failure) = counted {
+                        reached("launch: a failure of spot is not counted");
                         warn!(runner, %failure, "a failure of spot is not counted");
                     }
                 }
@@ -416,6 +432,7 @@ async fn buy<C: RunnerContext>(
 async fn spot_rests<C: RunnerContext>(context: &C, event: &StepEvent, tier: &Tier) -> bool {
     let rests = context.gate().spot_rests(&tier.name, event.input.run()).await.unwrap_or(false);
     if rests {
+        reached("launch: spot rests");
         context.telemetry().count("SpotRested", Some(("Tier", &tier.name)), 1.0);
     }
     rests

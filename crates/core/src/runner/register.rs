@@ -64,6 +64,7 @@ pub(super) async fn register<C: RunnerContext>(
         return Ok(registered(&event.state, id));
     }
     if record.runner_id.is_none() && cancelled(context, event).await? {
+        reached("register: cancelled");
         info!(runner = event.runner, "not registered: the job was cancelled");
         return Ok(event.state.clone().ended("cancelled"));
     }

@@ -378,6 +378,7 @@ async fn completed<C: WebhookContext>(
         && let Err(failure) = end_booting(context, settings, payload, record).await
     {
         // It ends as idle: its checks find out.
+        reached("webhook: the runner of a cancelled job is left to its checks");
         warn!(job = payload.id.0, %failure, "the runner of a cancelled job could not be looked after");
     }
     Ok(Answer::new(200, "noted as cancelled"))
@@ -395,9 +396,15 @@ async fn end_booting<C: WebhookContext>(
     let place = settings.place(payload.repository.clone())?;
     let debts = Debts::new(context, settings)?;
     let job = JobKey { id: payload.id, repo: Some(payload.repository.name.clone()) };
-    let Some(runner) = debts.supplier(&job, record).await? else { return Ok(()) };
+    let Some(runner) = debts.supplier(&job, record).await? else {
+        reached("webhook: cancelled, and nobody stands in for it");
+        return Ok(());
+    };
     // Without an id it is not registered: its next step reads that the job was cancelled.
-    let Some(id) = debts.record(&runner).await?.runner_id else { return Ok(()) };
+    let Some(id) = debts.record(&runner).await?.runner_id else {
+        reached("webhook: cancelled, and not registered yet");
+        return Ok(());
+    };
     let booting = |found: &crate::ports::Registered| !found.online && !found.busy;
     if context.forge().runner(&place, id).await?.as_ref().is_some_and(booting)
         && context.forge().remove_runner(&place, id).await? == Removal::Removed

@@ -226,6 +226,7 @@ fn begin(scenario: &Scenario) -> Simulation {
     begun.judges_reports = scenario.judged;
     if scenario.recovers {
         begun.reconciles = true;
+        begun.hurried = true;
         begun.hears_instances = true;
         begun.redelivery = None;
     }

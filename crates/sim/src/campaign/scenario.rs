@@ -33,7 +33,7 @@ pub enum Profile {
     Calls,
     /// Jobs of repositories where the App is not installed take runners.
     Thefts,
-    /// Executions are aborted. Apart from other losses: Lambda repeats the cleanup from outside only twice, and
+    /// Executions are aborted, also of runners that were stolen and that GitHub calls idle. Apart from other losses: Lambda repeats the cleanup from outside only twice, and
     /// what is left of a machine that is lost as well is for reaper and janitor.
     Aborts,
     /// EC2 has no capacity for minutes or refuses, and GitHub refuses, limits, or loses its answers.
@@ -324,10 +324,14 @@ impl Scenario {
                 parts.push((PartId('o', index), Part::Outage(at, outage(&mut rng))));
             }
         }
-        if profile.has(Profile::Quirks) {
+        let quirks: &[Quirk] = match profile {
+            Profile::Aborts => &[Quirk::SaysIdle],
+            _ => Quirk::ALL,
+        };
+        if profile.has(Profile::Quirks) || profile == Profile::Aborts {
             for index in 0..few(&mut rng) {
                 let at = seconds(rng.random_range(0..spread));
-                let quirk = any(&mut rng, Quirk::ALL);
+                let quirk = any(&mut rng, quirks);
                 // The flag has been seen to lie for up to 12 minutes.
                 let lasts = seconds(rng.random_range(30..720));
                 let quirk = Part::Quirk(at, quirk, rng.random_range(0..jobs), lasts);
@@ -410,7 +414,7 @@ fn job(rng: &mut StdRng, at: Duration, profile: Profile) -> JobPlot {
     };
     let kind = match rng.random_range(0..7) {
         0 | 1 => Kind::Large,
-        2 if profile.has(Profile::Thefts) => Kind::Strange,
+        2 if profile.has(Profile::Thefts) || profile == Profile::Aborts => Kind::Strange,
         _ => Kind::Small,
     };
     let sometimes = |rng: &mut StdRng, one_in: u32, span: std::ops::Range<u64>| {
@@ -445,6 +449,8 @@ const PORTS: &[&str] = &[
     "Ledger.account",
     "Ledger.end_runner",
     "Ledger.cancel_job",
+    "Ledger.interrupt_runner",
+    "Ledger.note_repository",
     "Ledger.block",
     "Executions.start",
     "Executions.describe",
@@ -465,6 +471,13 @@ const PORTS: &[&str] = &[
     "Forge.remove_runner",
     "Reports.send",
     "Reports.send_batch",
+    "Gate.",
+    "Launched.",
+    "OpenJobs.",
+    "ActiveRepositories.",
+    "FailedDeliveries.",
+    "Deliveries.",
+    "WaitingRuns.",
 ];
 
 fn aimed(rng: &mut StdRng, port: &'static str, jobs: usize) -> Part {
@@ -507,6 +520,9 @@ fn outage(rng: &mut StdRng) -> Outage {
         ("GET", endpoint::RUN_JOBS),
         ("GET", endpoint::REPO_INSTALLATION),
         ("GET", endpoint::REPO),
+        ("GET", endpoint::RUNS),
+        ("GET", endpoint::DELIVERIES),
+        ("POST", endpoint::DELIVERY_ATTEMPTS),
         ("*", "*"),
     ]
     .choose(rng)
@@ -576,7 +592,7 @@ mod tests {
         let scenes = 11;
         assert_eq!(
             drawn[..scenes],
-            ["j", "j", "djl", "cjnpt", "j", "aj", "jo", "jq", "jm", "js", "adfjlp"]
+            ["j", "j", "djl", "cjnpt", "j", "ajq", "jo", "jq", "jm", "js", "adfjlp"]
         );
         assert_eq!(drawn[scenes + 1], "cdjlnopqst");
         for profile in Profile::EACH {

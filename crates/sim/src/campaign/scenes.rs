@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::scenario::{JobPlot, Kind, Loss, Outage, Part, PartId, Scenario, seconds};
-use super::trouble::{Mistake, Quirk, Refusal, Stranger};
+use super::trouble::{Deed, Mistake, Quirk, Refusal, Stranger, any};
 use crate::github::{ApiError, Fault, FaultRule, endpoint};
 use crate::simulation::Fate;
 use crate::world::Strike;
@@ -40,11 +40,23 @@ const SCENES: &[fn(&mut StdRng) -> Parts] = &[
     vanishing,
     invoked_twice,
     aborted_early,
+    aborted_and_called_idle,
     forged,
     forged_early,
     forged_in_vain,
     deleted,
     invalid_tier,
+    burst,
+    spot_fails,
+    few_places,
+    fewer_places,
+    served_meanwhile,
+    taken_back,
+    refused_deliveries,
+    unheard,
+    cancelled_early,
+    cancelled_late,
+    held_unknown,
 ];
 
 /// The scene of a seed.
@@ -53,21 +65,26 @@ pub(super) fn stage(seed: u64) -> Scenario {
     let turn = usize::try_from(seed / 4).unwrap_or_default();
     let scene = SCENES[turn % SCENES.len()];
     let parts = scene(&mut rng);
+    // Where the machines of all names are lost, nobody can help.
+    let lost = parts.iter().filter(|(_, part)| matches!(part, Part::Loss(..))).count();
+    let hopeless = lost >= 16;
     let mut counts = std::collections::BTreeMap::<char, usize>::new();
     let named = parts.into_iter().map(|(kind, part)| {
         let number = counts.entry(kind).or_default();
         *number += 1;
         (PartId(kind, *number - 1), part)
     });
+    let mut market = || any(&mut rng, &["on-demand", "on-demand", "spot", "spot-then-on-demand"]);
+    let markets = [market(), market()];
     Scenario {
-        recovers: false,
+        recovers: !hopeless && rng.random(),
         seed,
         overlaps: true,
         judged: true,
         busy_lag: seconds(rng.random_range(0..40)),
         linger: Duration::ZERO,
         unused_life: None,
-        markets: ["on-demand", "on-demand"],
+        markets,
         sweeps: false,
         unseen: false,
         verbose: false,
@@ -372,6 +389,18 @@ fn aborted_early(rng: &mut StdRng) -> Parts {
     ]
 }
 
+/// An execution is aborted while its runner has a job that nobody can see, and GitHub calls it idle.
+fn aborted_and_called_idle(rng: &mut StdRng) -> Parts {
+    let thief = JobPlot { kind: Kind::Strange, ..plain(10, rng.random_range(900..4000)) };
+    vec![
+        job(1, 60),
+        ('j', Part::Job(thief)),
+        ('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(2000))),
+        ('q', Part::Quirk(seconds(20), Quirk::SaysIdle, 0, seconds(720))),
+        ('a', Part::Abort(seconds(rng.random_range(40..300)), 0)),
+    ]
+}
+
 /// A line that is not true: while the runner works on its own job, or waits for one.
 fn forged(rng: &mut StdRng) -> Parts {
     let lines = [Stranger::ForgedInvisible, Stranger::ForgedRun, Stranger::ForgedNoRun];
@@ -391,7 +420,8 @@ fn forged_early(rng: &mut StdRng) -> Parts {
     vec![
         job(1, 2000),
         ('s', Part::Stranger(seconds(rng.random_range(5..12)), Stranger::ForgedInvisible, 0)),
-        aimed("Reports.send", 1, 3, Strike::Before),
+        // The first is that line, the second GitHub's word.
+        aimed("Reports.send", 2, 3, Strike::Before),
         aimed("Fleet.instance", 1, 9, Strike::Before),
     ]
 }
@@ -434,6 +464,167 @@ fn invalid_tier(rng: &mut StdRng) -> Parts {
     let large = JobPlot { kind: Kind::Large, ..plain(5, 60) };
     let lasts = seconds(rng.random_range(330..900));
     vec![('m', Part::Mistake(Duration::ZERO, Mistake::TierInvalid, lasts)), ('j', Part::Job(large))]
+}
+
+/// So many jobs at once that their registrations are spread over time.
+fn burst(rng: &mut StdRng) -> Parts {
+    let mut parts: Parts = (0..36).map(|_| job(1, 60)).collect();
+    parts.push(aimed("Gate.reserve", rng.random_range(1..36), 1, Strike::Before));
+    parts
+}
+
+/// The spot market has nothing for a while.
+fn spot_fails(rng: &mut StdRng) -> Parts {
+    let lasts = seconds(rng.random_range(300..1200));
+    let pool = |zone| ('o', Part::Outage(Duration::ZERO, Outage::Pool(lasts, zone)));
+    let mut parts = vec![pool(0), pool(1)];
+    parts.extend((0..6).map(|at| job(1 + 30 * at, 60)));
+    parts.push(aimed("Gate.strike", rng.random_range(1..4), 1, Strike::Before));
+    parts
+}
+
+/// One runner of a tier at a time, and machines that die at work.
+fn few_places(rng: &mut StdRng) -> Parts {
+    let mistake = Part::Mistake(Duration::ZERO, Mistake::FewRunners, seconds(4000));
+    let mut parts = vec![('m', mistake)];
+    parts.extend((0..4).map(|at| job(1 + at, rng.random_range(100..600))));
+    let after = seconds(rng.random_range(1..100));
+    parts.push(('l', Part::Loss(0, Loss::Then(Fate::DiesAtWork(after)))));
+    parts
+}
+
+/// A tier's limit is lowered while more runners than that are there; and capacity is gone for a while.
+fn fewer_places(rng: &mut StdRng) -> Parts {
+    let mistake = Part::Mistake(seconds(30), Mistake::FewRunners, seconds(6000));
+    let mut parts = vec![('m', mistake)];
+    parts.extend((0..3).map(|at| job(1 + at, 2000)));
+    parts.extend((0..2).map(|at| job(400 + at, 60)));
+    let lasts = seconds(rng.random_range(300..900));
+    parts.push(('o', Part::Outage(seconds(2000), Outage::Capacity(lasts))));
+    parts
+}
+
+/// While a launch waits for its tier's only place, a runner of another tier takes its job.
+fn served_meanwhile(rng: &mut StdRng) -> Parts {
+    let large = JobPlot { kind: Kind::Large, ..plain(700, 60) };
+    vec![
+        ('m', Part::Mistake(Duration::ZERO, Mistake::FewRunners, seconds(9000))),
+        job(1, rng.random_range(1300..1700)),
+        job(3, 3000),
+        ('j', Part::Job(large)),
+    ]
+}
+
+/// EC2 takes machines back, at every moment of their lives.
+fn taken_back(rng: &mut StdRng) -> Parts {
+    let mut parts: Parts = (0..6).map(|at| job(1 + 20 * at, 300)).collect();
+    let mut deed = |at: u64| {
+        let at = seconds(at + rng.random_range(0..20));
+        ('d', Part::Deed(at, Deed::Reclaimed, rng.random_range(0..6)))
+    };
+    parts.extend((0..6).map(|turn| deed(5 + 20 * turn)));
+    if rng.random_ratio(1, 2) {
+        parts.push(('q', Part::Quirk(seconds(4), Quirk::Withheld, 0, seconds(900))));
+    }
+    if rng.random_ratio(1, 3) {
+        let busy = Fault::Refuse(ApiError::new(422, "is currently running a job"));
+        let rule = FaultRule {
+            method: "DELETE".into(),
+            template: endpoint::ORG_RUNNER.into(),
+            skip: 0,
+            times: 6,
+            fault: busy,
+        };
+        parts.push(('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule))));
+    }
+    parts
+}
+
+/// Deliveries fail, perhaps for hours, and GitHub does not send all of them again.
+fn refused_deliveries(rng: &mut StdRng) -> Parts {
+    let mut parts = vec![job(1, 60)];
+    parts.extend((0..4).map(|at| job(600 + at, 60)));
+    match rng.random_range(0..3) {
+        0 => {
+            let mistake = Part::Mistake(seconds(200), Mistake::NoSecret, seconds(5 * 3600));
+            parts.push(('m', mistake));
+        }
+        1 => parts.push(aimed("Executions.start", 2, 9, Strike::Before)),
+        _ => {
+            parts.push(aimed("Executions.start", 1, 1, Strike::Before));
+            // The webhook's call is the first, and the reconciler's come next.
+            parts.extend((2..6).map(|number| ('t', Part::Twice(number))));
+        }
+    }
+    let mut limit = ApiError::new(403, "You have exceeded a secondary rate limit.");
+    limit.headers.push(("retry-after".into(), "60".into()));
+    let error = match rng.random_range(0..4) {
+        0 => limit,
+        1 => ApiError::not_found(),
+        2 => ApiError::new(500, "Server Error"),
+        _ => return parts,
+    };
+    let rule = FaultRule {
+        method: "POST".into(),
+        template: endpoint::DELIVERY_ATTEMPTS.into(),
+        skip: 0,
+        times: rng.random_range(1..4),
+        fault: Fault::Refuse(error),
+    };
+    parts.push(('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule))));
+    parts
+}
+
+/// No event of some jobs comes, and the repository can't be looked at for a while.
+fn unheard(rng: &mut StdRng) -> Parts {
+    let silent = |at: u64| ('j', Part::Job(JobPlot { queued: None, ..plain(at, 60) }));
+    let mut parts = vec![job(1, 900)];
+    parts.extend((0..3).map(|_| silent(rng.random_range(100..900))));
+    let error = match rng.random_range(0..4) {
+        0 => ApiError::not_found(),
+        1 => ApiError::new(403, "Resource not accessible by integration"),
+        2 => ApiError::new(503, "No server is currently available"),
+        _ => return parts,
+    };
+    let template = if rng.random_ratio(1, 2) { endpoint::RUNS } else { endpoint::RUN_JOBS };
+    let rule = FaultRule {
+        method: "GET".into(),
+        template: template.into(),
+        skip: rng.random_range(0..2),
+        times: rng.random_range(1..4),
+        fault: Fault::Refuse(error),
+    };
+    parts.push(('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule))));
+    parts
+}
+
+/// Jobs are cancelled while their machines are bought, registered or boot; perhaps GitHub can't be asked about them.
+fn cancelled_early(rng: &mut StdRng) -> Parts {
+    let cancelled = |after: u64| JobPlot { cancelled: Some(seconds(after)), ..plain(1, 60) };
+    let mut parts: Parts =
+        (0..8).map(|_| ('j', Part::Job(cancelled(rng.random_range(1..25))))).collect();
+    parts.push(aimed("Fleet.launch", 1, 6, Strike::Slow));
+    if rng.random_ratio(1, 2) {
+        parts.push(aimed("Forge.runner", rng.random_range(1..4), 3, Strike::Before));
+    }
+    parts
+}
+
+/// A job is cancelled when all of its runners are lost.
+fn cancelled_late(rng: &mut StdRng) -> Parts {
+    let cancelled = Some(seconds(rng.random_range(900..3000)));
+    let mut parts = vec![('j', Part::Job(JobPlot { cancelled, ..plain(1, 60) }))];
+    parts.extend((0..5).map(|launch| ('l', Part::Loss(launch, Loss::DiesAtLaunch))));
+    parts
+}
+
+/// That a job's deployment waits can't be told, so its runner waits in vain.
+fn held_unknown(rng: &mut StdRng) -> Parts {
+    let approved = Some(seconds(rng.random_range(2000..5000)));
+    vec![
+        ('j', Part::Job(JobPlot { approved, ..plain(1, 60) })),
+        aimed("Forge.deployment_waits", 1, 1, Strike::Before),
+    ]
 }
 
 /// A fault at registrations.

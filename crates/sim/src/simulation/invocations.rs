@@ -116,11 +116,17 @@ impl Simulation {
                     Ok(json!(handled == Handled::Done))
                 })
             }
-            Purpose::Reconcile => Box::pin(async move {
-                let settings = world.settings().await?;
-                reconciler::reconcile(&world, &settings, || true).await?;
-                Ok(Value::Null)
-            }),
+            Purpose::Reconcile => {
+                let time =
+                    if self.hurried { world.state().rng.random_range(0..30) } else { u32::MAX };
+                let left = Cell::new(if time < 3 { time } else { u32::MAX });
+                Box::pin(async move {
+                    let settings = world.settings().await?;
+                    let may_begin = || left.replace(left.get().saturating_sub(1)) > 0;
+                    reconciler::reconcile(&world, &settings, may_begin).await?;
+                    Ok(Value::Null)
+                })
+            }
             Purpose::Webhook(_) => {
                 Box::pin(async move { Ok(webhook::handle(&world, &event).await) })
             }

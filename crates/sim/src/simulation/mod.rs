@@ -105,6 +105,8 @@ pub struct Simulation {
     pub judges_reports: bool,
     /// Whether there is a reconciler.
     pub reconciles: bool,
+    /// Whether one run of it in ten has time for little.
+    pub hurried: bool,
     /// Whether EC2's events of instances are heard.
     pub hears_instances: bool,
     /// How many reports ended in the dead-letter queue.
@@ -153,6 +155,7 @@ impl Simulation {
             ruler: Box::new(|_, _| vec![RULE_DELAY]),
             judges_reports: false,
             reconciles: false,
+            hurried: false,
             hears_instances: false,
             dead_reports: 0,
             lost_answers: Vec::new(),

@@ -170,7 +170,11 @@ impl Deliveries for World {
         self.ask("Deliveries.redeliver", |state| {
             let answer =
                 state.github(&Caller::App, "POST", endpoint::DELIVERY_ATTEMPTS, |_| Ok(()));
-            answer.map_err(|error| state.error(&error, "a delivery"))?;
+            match answer {
+                // It is older than GitHub keeps deliveries (docs.github.com, "Redelivering webhooks": three days).
+                Err(CallError::Api(error)) if error.status == 404 => return Ok(false),
+                answer => answer.map_err(|error| state.error(&error, "a delivery"))?,
+            }
             let found = state.deliveries.entries.iter().find(|(line, _)| line.id == id);
             let Some(event) = found.map(|(_, event)| Rc::clone(event)) else { return Ok(false) };
             state.deliveries.again.push(event);
