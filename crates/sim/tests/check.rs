@@ -606,6 +606,17 @@ fn i4_an_aborted_execution_of_a_runner_that_seems_idle_ends_no_machine_at_work()
     }
 }
 
+/// Where nobody judges reports, the ledger never tells.
+#[test]
+fn i4_an_aborted_execution_that_is_told_of_again_minutes_later_ends_no_machine_at_work() {
+    let (mut history, [thief, job]) = seemingly_idle(false);
+    history.ruler = Box::new(|_, _| vec![seconds(2), minutes(6)]);
+    history.end_execution(&name_of(&history, job), Status::Aborted);
+    holds(&mut history, within(15));
+    assert_eq!(conclusion(&history, thief).as_deref(), Some("success"));
+    assert_eq!(history.world.metric("BusyWithoutExecution"), 2.0);
+}
+
 #[test]
 fn i4_a_failed_execution_of_a_runner_that_seems_idle_waits_for_the_report() {
     for judged in [false, true] {
