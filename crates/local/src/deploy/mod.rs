@@ -322,7 +322,8 @@ impl Deployments {
                 (!default.is_null()).then(|| (name.clone(), text))
             })
             .collect();
-        parameters.extend(pairs(stack.list("Parameters"), "ParameterKey", "ParameterValue"));
+        let given = pairs(stack.list("Parameters"), "ParameterKey", "ParameterValue");
+        parameters.extend(given.into_iter().map(|(name, value)| (name, joined(&value))));
         let outputs = pairs(stack.list("Outputs"), "OutputKey", "OutputValue");
         let source = format!("{parameters:?}{physical:?}{outputs:?}{text}");
         {
@@ -590,6 +591,15 @@ impl Deployments {
     }
 }
 
+/// A parameter's value. A list is its items with commas between them; moto writes it as Python does, `['a', 'b']`.
+fn joined(value: &str) -> String {
+    let inner = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match inner.filter(|inner| inner.is_empty() || inner.starts_with('\'')) {
+        Some(items) => items.replace("', '", ",").trim_matches('\'').to_owned(),
+        None => value.to_owned(),
+    }
+}
+
 /// How a stack is known here.
 fn key(account: Option<&str>, stack: &str) -> String {
     account.map_or_else(|| stack.to_owned(), |id| format!("{stack}@{id}"))
@@ -677,5 +687,20 @@ async fn deliver(deployments: Arc<Deployments>, target: Target, event: String) {
         let attributes =
             attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         deployments.queues.dead_letter(queue, event, attributes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_parameter_has_commas_whatever_moto_makes_of_it() {
+        assert_eq!(joined("['444455556666', '777788889999']"), "444455556666,777788889999");
+        assert_eq!(joined("['']"), "");
+        assert_eq!(joined("[]"), "");
+        for plain in ["a,b", "", "[1, 5 minutes]"] {
+            assert_eq!(joined(plain), plain);
+        }
     }
 }

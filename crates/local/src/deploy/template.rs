@@ -172,10 +172,15 @@ impl Template {
                 json!(self.substitute(pattern.ok_or("Fn::Sub takes a text")?, values, depth)?)
             }
             ("Fn::Join", [separator, parts]) => {
-                let parts = self.resolve(parts, depth)?.unwrap_or(Value::Null);
-                let parts: Result<Vec<String>, String> =
-                    parts.as_array().into_iter().flatten().map(text).collect();
-                json!(parts?.join(separator.as_str().unwrap_or("")))
+                let parts = match self.resolve(parts, depth)?.unwrap_or(Value::Null) {
+                    // A parameter that is a list.
+                    Value::String(list) => list.split(',').map(str::to_owned).collect(),
+                    Value::Array(parts) => {
+                        parts.iter().map(text).collect::<Result<Vec<String>, String>>()?
+                    }
+                    _ => Vec::new(),
+                };
+                json!(parts.join(separator.as_str().unwrap_or("")))
             }
             ("Fn::Select", [index, choices]) => {
                 let index: usize =
@@ -337,7 +342,7 @@ mod tests {
     use super::*;
 
     const TEXT: &str = r#"
-Parameters: {Topic: {Type: String, Default: ''}}
+Parameters: {Topic: {Type: String, Default: ''}, List: {Type: CommaDelimitedList}}
 Conditions:
   HasTopic: !Not [!Equals [!Ref Topic, '']]
 Mappings: {M: {a: {b: mapped}}}
@@ -354,6 +359,7 @@ Resources:
       Name: !Sub '${AWS::StackName}-x ${Queue.QueueName} ${!kept} $VAR $$'
       Listed: !Sub ['${A}-${F}', {A: !Ref AWS::Region}]
       Joined: !Join ['/', [a, !Select [1, !Split [',', 'b,c']]]]
+      Flat: !Join ['+', !Ref List]
       Chosen: !If [HasTopic, yes, !Ref AWS::NoValue]
       Import: !ImportValue out
       Found: !FindInMap [M, a, b]
@@ -368,7 +374,7 @@ Resources:
         Template {
             document: Template::parse(TEXT).unwrap(),
             stack: "s".into(),
-            parameters: pairs(&[("Topic", topic)]),
+            parameters: pairs(&[("Topic", topic), ("List", "a,b")]),
             physical: pairs(&[
                 ("Queue", "https://us-east-1.queue.amazonaws.com/123456789012/q.fifo"),
                 ("F", "s-f"),
@@ -392,6 +398,7 @@ Resources:
                 "Name": "s-x q.fifo ${kept} $VAR $$",
                 "Listed": "us-east-1-s-f",
                 "Joined": "a/c",
+                "Flat": "a+b",
                 "Import": "imported",
                 "Found": "mapped",
                 "Url": "http://edge/_url/s-f/",
