@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | `slots#<tier>` | `holders`: the runners that have a place, each with the time at which it took it, in milliseconds since 1970 |
 //! | `breaker#<tier>` | `failures`: times of the spot market's latest ones, in milliseconds since 1970; `openUntil`, in the same; `run<id>`, in the same: until when the jobs of that run are kept off spot |
-//! | `pace#<App id>` | `nextAt`: the next moment that is free, in milliseconds since 1970 |
+//! | `pace#<App id>` | `turns`: how many places were given out |
+//! | `pace#<App id>/<place>`, `pace#ec2` | `nextAt`: the next moment that is free, in milliseconds since 1970 |
 //!
 //! Each call is one conditional update (of a moment that is past, two), so that any number of callers at a time
 //! get what there is and no more.
@@ -118,6 +119,23 @@ impl<C: Clock> Gate for DynamoLedger<C> {
             }
         }
         Err(Error::Transient(format!("no moment could be reserved in {key}: too many at a time")))
+    }
+
+    async fn turn(&self, whose: &str) -> Result<u64> {
+        let key = format!("pace#{whose}");
+        let request = self
+            .client
+            .update_item()
+            .update_expression("ADD #turns :one")
+            .expression_attribute_names("#turns", "turns")
+            .expression_attribute_values(":one", number(1));
+        let known = match self.send(&key, request).await? {
+            Updated::Done(item) => item.get("turns").and_then(|it| it.as_n().ok()?.parse().ok()),
+            Updated::Refused(_) => None,
+        };
+        let turns: u64 =
+            known.ok_or_else(|| Error::Transient(format!("{key} in the ledger has no count")))?;
+        Ok(turns.saturating_sub(1))
     }
 
     async fn strike(&self, tier: &str, at: Timestamp, breaker: &SpotBreaker) -> Result<bool> {
@@ -303,6 +321,19 @@ mod tests {
         let removed = sent[1]["UpdateExpression"].as_str().unwrap();
         assert!(removed.starts_with("REMOVE ") && removed.matches("#run").count() == 41);
         assert!(!removed.contains("#run99"));
+    }
+
+    #[tokio::test]
+    async fn turns_are_counted_from_0_by_one_update_each() {
+        let answer = |turns: u64| (200, json!({"Attributes": {"turns": {"N": turns.to_string()}}}));
+        let wire = Wire::new([answer(1), answer(2), (200, json!({}))]);
+        let ledger = ledger(&wire).await;
+        assert_eq!(ledger.turn("4242").await.unwrap(), 0);
+        assert_eq!(ledger.turn("4242").await.unwrap(), 1);
+        assert!(matches!(ledger.turn("4242").await, Err(Error::Transient(_))));
+        let sent = wire.requests();
+        assert_eq!(sent[0]["Key"], json!({"pk": {"S": "pace#4242"}}));
+        assert_eq!(sent[0]["UpdateExpression"], "ADD #turns :one");
     }
 
     #[tokio::test]

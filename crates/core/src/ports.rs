@@ -234,6 +234,8 @@ pub trait Gate {
     /// Reserves the next moment that is free: now, or `step` after the last one that was reserved. A repetition
     /// reserves another.
     fn reserve(&self, whose: &str, step: Duration) -> impl Future<Output = Result<Timestamp>>;
+    /// The next number of a count that begins with 0. A repetition takes another.
+    fn turn(&self, whose: &str) -> impl Future<Output = Result<u64>>;
     /// Counts a failure of a tier's spot market. Whether its breaker opens by that. A repetition counts again.
     fn strike(
         &self,
@@ -460,6 +462,12 @@ pub enum Launch {
         /// The reason.
         shortage: Shortage,
         /// EC2's code and words, and what to fix where an operator must.
+        text: String,
+    },
+    /// EC2 takes no more calls just now. Whether an earlier try of this one bought a machine is not known: the same
+    /// order again, later.
+    Busy {
+        /// EC2's code and words.
         text: String,
     },
     /// The token was used before with other parameters (the tier changed in between).

@@ -311,7 +311,11 @@ impl<C: Clock> Fleet for Ec2Fleet<C> {
                     code,
                     message,
                 )) => Ok(Launch::Refused { shortage, text: told(code, message, advice) }),
-                // Throttled or lost: whether something was bought is not known, so the same token again.
+                // Whether an earlier try of the same call bought something is not known, so the same token again.
+                Some((Meaning::Refused(Shortage::Throttled, advice), code, message)) => {
+                    Ok(Launch::Busy { text: told(code, message, advice) })
+                }
+                // Lost: the same.
                 _ => Err(failed(&format!("launch {}", order.runner), &error)),
             },
         }

@@ -49,12 +49,27 @@ const LISTED_WITHIN: Duration = Duration::from_secs(300);
 /// Why a launch waits whose tier has its `max_runners`.
 const NO_PLACE: &str = "MaxRunners";
 
-/// Between two registrations by one App. Each costs 5 points, of 900 a minute for one endpoint (docs.github.com,
-/// "About secondary rate limits"): two thirds of them, so that those that start together fit in, and repetitions.
-const REGISTRATION_STEP: Duration = Duration::from_millis(500);
+/// Places for registrations by one App. Each registration costs 5 points, of 900 a minute for one endpoint
+/// (docs.github.com, "About secondary rate limits"): 180 are allowed, and some are left for repetitions.
+const PLACES: u64 = 170;
 
-/// What is not worth a wait: 30 registrations may start at one moment.
-const SHORT_OF_PACE: Duration = Duration::from_secs(15);
+/// For how long a registration keeps its place: GitHub's minute, and a little, because launches do not all take equally
+/// long until they register.
+const PLACE_HELD: Duration = Duration::from_secs(63);
+
+/// Between two launches that had to wait for their places: EC2 takes 5 purchases a second beyond the first 50 (EC2
+/// Developer Guide, "Request throttling"), and GitHub no more than 100 requests at a time.
+const PLACE_APART: Duration = Duration::from_millis(150);
+
+/// What is not worth a wait.
+const SHORT_OF_PACE: Duration = Duration::from_secs(3);
+
+/// Between two purchases once EC2 has taken no more: 5 a second (EC2 Developer Guide, "Request throttling").
+const PURCHASE_STEP: Duration = Duration::from_millis(200);
+
+/// Waits in a row after which a purchase that EC2 takes no more of is not put in line again: what it says then is not
+/// of a burst.
+const WAITS_IN_LINE: u32 = 3;
 
 /// A moment that was reserved is good for this long: launches that waited for capacity may all go on at once.
 const RESERVED_FOR: Duration = Duration::from_secs(60);
@@ -139,10 +154,11 @@ pub(super) async fn launch<C: RunnerContext>(
     if let Some(wait) = pace(context, settings, event, &mut state, now).await {
         return Ok(delayed(context, state, wait, "Pace", "registrations are spread over time"));
     }
+    let attempt = state.attempt;
     let bought = buy(context, settings, event, tier, state, now).await?;
-    // Without a machine it keeps no place from those who can be served. A purchase whose outcome is not known
-    // keeps it.
-    let keeps = bought.instance.is_some() || bought.token_used || !bought.slot;
+    // Without a machine it keeps no place from those who can be served. A purchase whose outcome is not known, so
+    // that it is made again, keeps it.
+    let keeps = bought.instance.is_some() || bought.attempt == attempt || !bought.slot;
     if keeps {
         return Ok(bought);
     }
@@ -228,8 +244,8 @@ fn stale<'a>(
 }
 
 /// How long to wait for the moment that is reserved for the runner's registration, if that is worth a wait. All
-/// executions share one sequence of moments for each App, so that a burst is slowed down rather than refused by
-/// GitHub. Where that can't be told, the launch goes on: GitHub's own word is minded too.
+/// executions take the places of the Apps in turn, and each place serves one in a minute: so as many register at once as
+/// GitHub allows, and in no minute more. Where that can't be told, the launch goes on: GitHub's own word is minded too.
 async fn pace<C: RunnerContext>(
     context: &C,
     settings: &Settings,
@@ -245,10 +261,12 @@ async fn pace<C: RunnerContext>(
         }
         None => {
             let app = settings.app.as_ref()?;
-            let apps = u32::try_from(settings.additional_apps.len()).unwrap_or(u32::MAX);
-            let step = REGISTRATION_STEP / apps.saturating_add(1);
-            match context.gate().reserve(&app.app_id.to_string(), step).await {
-                Ok(at) => at,
+            let apps = u64::try_from(settings.additional_apps.len()).unwrap_or(u64::MAX);
+            let places = apps.saturating_add(1).saturating_mul(PLACES);
+            match reserve(context.gate(), app.app_id, places).await {
+                Ok((_, at)) if at.since(now) <= SHORT_OF_PACE => at,
+                // All places of a minute come free at about the same moment.
+                Ok((place, at)) => at + PLACE_APART.saturating_mul(place),
                 Err(failure) => {
                     reached("launch: no moment could be reserved");
                     warn!(runner = event.runner, %failure, "no moment could be reserved");
@@ -265,6 +283,28 @@ async fn pace<C: RunnerContext>(
     }
     reached("launch: waits for its moment");
     Some(wait)
+}
+
+/// The next place in turn, and the moment at which it is free.
+async fn reserve(gate: &impl Gate, app: u64, places: u64) -> Result<(u32, Timestamp)> {
+    let place = gate.turn(&app.to_string()).await? % places;
+    let at = gate.reserve(&format!("{app}/{place}"), PLACE_HELD).await?;
+    Ok((u32::try_from(place).unwrap_or(u32::MAX), at))
+}
+
+/// How long to wait for the next try of a purchase that EC2 took no more of. Those of a burst stand in line, at the
+/// pace at which EC2 takes them; what is refused again and again backs off.
+async fn in_line<C: RunnerContext>(context: &C, state: &RunState, runner: &str) -> Duration {
+    if state.waits >= WAITS_IN_LINE {
+        return state.back_off(runner);
+    }
+    match context.gate().reserve("ec2", PURCHASE_STEP).await {
+        Ok(at) => at.since(context.clock().now()),
+        Err(failure) => {
+            warn!(runner, %failure, "no place in line could be reserved");
+            state.back_off(runner)
+        }
+    }
 }
 
 async fn record<C: RunnerContext>(
@@ -385,6 +425,14 @@ async fn buy<C: RunnerContext>(
                 return Ok(launched(state, tier, instance, now));
             }
             Launch::TokenUsed => return token_used(context, event, tier, state, now).await,
+            Launch::Busy { text } => {
+                reached("launch: EC2 takes no more calls");
+                warn!(runner, market, text, "no machine yet");
+                let by = Some(("Reason", name_of(Shortage::Throttled)));
+                context.telemetry().count("LaunchRefused", by, 1.0);
+                let wait = in_line(context, &state, runner).await;
+                return Ok(delayed(context, state, wait, name_of(Shortage::Throttled), &text));
+            }
             Launch::Refused { shortage, text } => {
                 match shortage {
                     Shortage::Capacity => reached("launch: refused for want of capacity"),

@@ -235,7 +235,8 @@ impl Fleet for World {
                     shortage @ (Shortage::Configuration | Shortage::Quota | Shortage::Capacity) => {
                         return Ok(Launch::Refused { shortage, text: fault.to_string() });
                     }
-                    _ => return Err(Error::Transient(fault.to_string())),
+                    Shortage::Throttled => return Ok(Launch::Busy { text: fault.to_string() }),
+                    Shortage::Unknown => return Err(Error::Transient(fault.to_string())),
                 },
             };
             let mut ids = answer.instances.into_iter().flat_map(|bought| bought.ids);

@@ -37,6 +37,8 @@ pub struct LedgerTable {
     pub breakers: BTreeMap<String, (Vec<Timestamp>, Option<Timestamp>)>,
     /// `pace#<whose>`: the next moment that is free.
     pub pace: BTreeMap<String, Timestamp>,
+    /// `pace#<whose>`: how many turns were taken.
+    pub turns: BTreeMap<String, u64>,
     /// The same: runs that are kept off spot, by tier, and until when.
     pub off_spot: BTreeMap<(String, i64), Timestamp>,
     /// `rerun#<owner>/<name>#<run>`, in lower case, of those that are not settled.
@@ -257,6 +259,15 @@ impl Gate for World {
             let reserved = now.max(*next);
             *next = reserved + step;
             Ok(reserved)
+        })
+        .await
+    }
+
+    async fn turn(&self, whose: &str) -> Result<u64> {
+        self.ask("Gate.turn", |state| {
+            let turns = state.ledger.turns.entry(whose.into()).or_default();
+            *turns += 1;
+            Ok(*turns - 1)
         })
         .await
     }
