@@ -7,6 +7,7 @@
 //!   with the real use cases as their function, machines boot, work and die.
 //! - [`janitor`]: the registration janitor's own world, with machines in several regions.
 //! - [`invariants`]: what must hold in every history, and at its end.
+//! - [`measure`]: bursts against the limits of GitHub and AWS, and how work grows.
 //! - [`campaign`]: random histories in great number; the program `ostler-sim` plays them.
 //!
 //! A test makes the weather, posts jobs, lets the history run to its rest, and asks for violations.
@@ -16,6 +17,7 @@ pub mod ec2;
 pub mod github;
 pub mod invariants;
 pub mod janitor;
+pub mod measure;
 pub mod queue;
 pub mod simulation;
 pub mod world;

@@ -49,9 +49,17 @@ pub(super) enum Kind {
 }
 
 #[derive(Default)]
-pub(super) struct Buckets(BTreeMap<&'static str, (f64, Timestamp)>);
+pub(super) struct Buckets {
+    tokens: BTreeMap<&'static str, (f64, Timestamp)>,
+    refused: BTreeMap<&'static str, u64>,
+}
 
 impl Ec2 {
+    /// How often each action was refused for its rate; `launch` counts machines.
+    pub fn throttled(&self) -> &BTreeMap<&'static str, u64> {
+        &self.buckets.refused
+    }
+
     /// Takes one token of the action's bucket, or fails as EC2 does.
     pub(super) fn admit(
         &mut self,
@@ -66,10 +74,11 @@ impl Ec2 {
             Kind::Change => throttle.change,
             Kind::Launch => throttle.launch,
         };
-        let (tokens, filled) = self.buckets.0.entry(action).or_insert((rate.burst, now));
+        let (tokens, filled) = self.buckets.tokens.entry(action).or_insert((rate.burst, now));
         *tokens = (*tokens + now.since(*filled).as_secs_f64() * rate.per_second).min(rate.burst);
         *filled = now;
         if *tokens < 1.0 {
+            *self.buckets.refused.entry(action).or_default() += 1;
             return Err(Fault::new("RequestLimitExceeded", "Request limit exceeded."));
         }
         *tokens -= 1.0;

@@ -184,8 +184,13 @@ impl GitHub {
             None => {}
         }
         if let Some(limits) = self.options.rate_limits {
-            self.charge_secondary(&limits, caller, method, template)?;
-            admission.headers = self.charge_primary(&limits, caller, template)?;
+            let charged = self
+                .charge_secondary(&limits, caller, method, template)
+                .and_then(|()| self.charge_primary(&limits, caller, template));
+            if charged.is_err() {
+                self.limits.struck.limited += 1;
+            }
+            admission.headers = charged?;
         }
         Ok(admission)
     }
