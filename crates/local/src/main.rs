@@ -137,6 +137,9 @@ struct BenchPeer {
     /// Rounds, each with processes that were just started.
     #[arg(long, default_value_t = 15)]
     rounds: usize,
+    /// Put the tables into docs/performance.md.
+    #[arg(long)]
+    write_docs: bool,
 }
 
 #[derive(Args)]
@@ -169,9 +172,10 @@ async fn main() -> anyhow::Result<ExitCode> {
         Command::Demo(options) => return play(options).await,
         Command::Chaos(options) => return break_things(options).await,
         Command::Bench(options) => measure(options).await?,
-        Command::BenchPeer(BenchPeer { code, peer, out, rounds }) => {
+        Command::BenchPeer(BenchPeer { code, peer, out, rounds, write_docs }) => {
             let code = code.place()?;
-            bench::peer::run(&bench::peer::Options { code, peer, out, rounds }).await?;
+            let options = bench::peer::Options { code, peer, out, rounds, write_docs };
+            bench::peer::run(&options).await?;
         }
     }
     Ok(ExitCode::SUCCESS)

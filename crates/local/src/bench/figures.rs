@@ -38,6 +38,8 @@ pub enum Function {
     StolenRunner,
     /// `functions/registration-janitor`.
     RegistrationJanitor,
+    /// `functions/reconciler`.
+    Reconciler,
 }
 
 impl Function {
@@ -51,6 +53,7 @@ impl Function {
             Self::Orchestrator => "orchestrator",
             Self::StolenRunner => "stolen-runner",
             Self::RegistrationJanitor => "registration-janitor",
+            Self::Reconciler => "reconciler",
         }
     }
 }

@@ -26,11 +26,17 @@ pub const LABELS: [&str; 4] = ["self-hosted", "linux", "x64", "small"];
 /// A delivery that comes again sooner counts as the first: the clocks of Lambda and Step Functions may
 /// differ by a second.
 const TOLD_APART: Duration = Duration::from_millis(1_500);
+/// How often it is looked whether a delivery has failed.
+const LOOK: Duration = Duration::from_millis(5);
 /// A delivery on loopback takes milliseconds.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Deliveries of the local GitHub, as the events that a function URL makes of them.
-pub struct Deliveries(mpsc::UnboundedReceiver<Value>);
+pub struct Deliveries {
+    events: mpsc::UnboundedReceiver<Value>,
+    /// Where they go.
+    url: String,
+}
 
 impl Deliveries {
     /// Has GitHub deliver to the measurement from now on.
@@ -47,14 +53,36 @@ impl Deliveries {
             };
         let router = axum::Router::new().fallback(take);
         tokio::spawn(async move { axum::serve(listener, router).await });
-        world.github.set_webhook_target(Some(&format!("http://{address}/")));
-        Ok(Self(receiver))
+        let url = format!("http://{address}/");
+        world.github.set_webhook_target(Some(&url));
+        Ok(Self { events: receiver, url })
+    }
+
+    /// Has a delivery about a job fail, so that it stands in the App's log.
+    pub async fn fail_one(&self, world: &World) -> anyhow::Result<()> {
+        let failed = || world.github.deliveries().iter().filter(|it| !it.ok()).count();
+        let known = failed();
+        world.github.set_webhook_target(None);
+        world.github.send_raw(RawHook {
+            event: Some("workflow_job".to_owned()),
+            body: "{\"action\": \"queued\"}".to_owned(),
+            content_type: "application/json".to_owned(),
+            signature: None,
+        });
+        let logged = async {
+            while failed() == known {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let logged = tokio::time::timeout(DELIVERY_TIMEOUT, logged).await;
+        world.github.set_webhook_target(Some(&self.url));
+        logged.context("a delivery that fails is not logged")
     }
 
     /// The next delivery that `wanted` picks by event, job and action; others are dropped.
     async fn next(&mut self, wanted: impl Fn(&str, &Value) -> bool) -> anyhow::Result<Value> {
         let find = async {
-            while let Some(event) = self.0.recv().await {
+            while let Some(event) = self.events.recv().await {
                 let body = event["body"].as_str().unwrap_or("");
                 let body: Value = serde_json::from_str(body).unwrap_or(Value::Null);
                 if wanted(event["headers"]["x-github-event"].as_str().unwrap_or(""), &body) {
@@ -66,6 +94,13 @@ impl Deliveries {
         tokio::time::timeout(DELIVERY_TIMEOUT, find)
             .await
             .context("no delivery came from GitHub")?
+    }
+
+    /// The delivery that failed, sent again.
+    pub async fn again(&mut self) -> anyhow::Result<()> {
+        let raw =
+            self.next(|event, body| event == "workflow_job" && body["workflow_job"].is_null());
+        raw.await.map(drop).context("a delivery that is sent again")
     }
 
     /// The delivery of what became of that job.

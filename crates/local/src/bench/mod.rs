@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use crate::demo;
 use crate::lambda_host::{InvokeError, Probe};
-use crate::world::{CONTROL_STACK, World, WorldConfig};
+use crate::world::{CONTROL_STACK, RECOVERY_STACK, World, WorldConfig};
 use figures::{Budget, Calls, Figures, Function, FunctionReport, Kind};
 use life::Deliveries;
 use machine::Machine;
@@ -390,6 +390,7 @@ fn own_variables(machine_arn: &str) -> [(String, String); 1] {
 fn deployed_name(function: Function) -> String {
     match function {
         Function::RegistrationJanitor => janitor::STACK.to_owned(),
+        Function::Reconciler => format!("{RECOVERY_STACK}-reconciler"),
         _ => format!("{CONTROL_STACK}-{}", function.name()),
     }
 }

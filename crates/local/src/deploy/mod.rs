@@ -119,6 +119,14 @@ pub struct Deployments {
 }
 
 impl Deployments {
+    /// Ends a stack's schedules, for who invokes its functions by hand.
+    pub fn end_schedules(&self, stack: &str) {
+        let mut stacks = self.stacks.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(made) = stacks.get_mut(stack) {
+            made.schedules.drain(..).for_each(|schedule| schedule.abort());
+        }
+    }
+
     pub(crate) fn new(
         clock: WorldClock,
         moto: aws::Client,

@@ -8,7 +8,7 @@ use ostler_sim::github::{JobSpec, Poll, Scope, Status};
 use serde_json::{Value, json};
 
 use super::Duel;
-use super::figures::{Bout, Handler};
+use super::figures::{Bout, Handler, Side};
 use crate::bench::figures::Function;
 use crate::bench::life::{Execution, LABELS, REPOSITORY, refused};
 use crate::bench::reports::{Mine, NO_TIER, ORGANIZATION, delivery, line, records};
@@ -40,6 +40,37 @@ impl Duel<'_> {
         for _ in 0..BATCHES {
             self.judgements().await?;
         }
+        for _ in 0..=events {
+            self.redelivery().await?;
+        }
+        Ok(())
+    }
+
+    /// A delivery that has failed is found and sent again: one for each side, which it must not have from the other.
+    /// Ours looks for open jobs and for waiting ones in the same run.
+    async fn redelivery(&mut self) -> anyhow::Result<()> {
+        self.turn += 1;
+        let mut taken = Vec::new();
+        for side in Side::in_turn(self.turn) {
+            let world = self.ours.world;
+            self.ours.deliveries.fail_one(world).await?;
+            let event = json!({"source": "aws.events"});
+            let sample = match side {
+                Side::Ostler => self.ours.sample(Function::Reconciler, &event).await?,
+                Side::Peer => self.peer.sample(world, Handler::Redelivery, &event).await?,
+            };
+            if let Some(error) = &sample.error {
+                bail!("{} of {} failed: {error}", Bout::Redelivery.name(), side.name());
+            }
+            let sent = sample.github.keys().any(|call| call.contains("attempts"));
+            ensure!(sent, "{} has sent nothing again, but called {:?}", side.name(), sample.github);
+            self.ours.deliveries.again().await?;
+            taken.push((side, sample));
+        }
+        taken.sort_by_key(|(side, _)| *side);
+        let mut samples = taken.into_iter().map(|(_, sample)| sample);
+        let (own, other) = samples.next().zip(samples.next()).context("a side had no turn")?;
+        self.contest.met(Bout::Redelivery, self.size_mb, own, other);
         Ok(())
     }
 

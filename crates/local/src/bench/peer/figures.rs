@@ -57,11 +57,14 @@ pub enum Handler {
     Registration,
     /// Looks after a runner that is there.
     Check,
+    /// Sends again what was not delivered.
+    Redelivery,
 }
 
 impl Handler {
     /// All.
-    pub const ALL: [Self; 4] = [Self::Webhook, Self::StolenRunner, Self::Registration, Self::Check];
+    pub const ALL: [Self; 5] =
+        [Self::Webhook, Self::StolenRunner, Self::Registration, Self::Check, Self::Redelivery];
 
     /// Our function.
     pub const fn ours(self) -> Function {
@@ -69,6 +72,7 @@ impl Handler {
             Self::Webhook => Function::Webhook,
             Self::StolenRunner => Function::StolenRunner,
             Self::Registration | Self::Check => Function::Orchestrator,
+            Self::Redelivery => Function::Reconciler,
         }
     }
 
@@ -79,6 +83,7 @@ impl Handler {
             Self::StolenRunner => "stolen-runner-handler",
             Self::Registration => "token-retriever",
             Self::Check => "idle-runner-repear",
+            Self::Redelivery => "webhook-redelivery",
         }
     }
 }
@@ -100,6 +105,7 @@ pub enum Bout {
     Stolen,
     Register,
     Check,
+    Redelivery,
 }
 
 impl Bout {
@@ -119,6 +125,7 @@ impl Bout {
             Self::Stolen => "10 reports: stolen, replaced",
             Self::Register => "registration (token / JIT)",
             Self::Check => "look at a busy runner",
+            Self::Redelivery => "one failed delivery sent again",
         }
     }
 
@@ -130,6 +137,7 @@ impl Bout {
             }
             Self::Register => Handler::Registration,
             Self::Check => Handler::Check,
+            Self::Redelivery => Handler::Redelivery,
             _ => Handler::StolenRunner,
         }
     }

@@ -7,7 +7,11 @@
 //! first, now to the other; executions that either starts run on and do nothing.
 
 mod bouts;
+mod burst;
+mod cost;
 mod figures;
+mod growth;
+mod page;
 mod prices;
 mod share;
 mod show;
@@ -22,9 +26,10 @@ use self::figures::{Bout, Contest, Handler, Side};
 use self::prices::Prices;
 use self::share::CpuShare;
 use self::theirs::Peer;
+use super::figures::Function;
 use super::{Bench, Code, Machine, life, machine, settle, still_machine};
 use crate::demo;
-use crate::world::{CONTROL_STACK, World};
+use crate::world::{CONTROL_STACK, RECOVERY_STACK, World};
 
 /// Memory sizes that are tried, MB: from the least that Lambda has to where a larger one gains nothing here.
 const SIZES_MB: [u32; 4] = [128, 256, 512, 1024];
@@ -44,13 +49,16 @@ pub struct Options {
     pub out: PathBuf,
     /// Rounds; each starts all processes anew.
     pub rounds: usize,
+    /// Whether the tables replace those of `docs/performance.md`.
+    pub write_docs: bool,
 }
 
 /// Measures, prints the figures and writes them down.
 pub async fn run(options: &Options) -> anyhow::Result<()> {
     let machine = Machine::this().await;
     let config = options.code.world(&options.out)?;
-    let prices = Prices::read(&config.root.join("bench/prices.json"))?;
+    let root = config.root.clone();
+    let prices = Prices::read(&root.join("bench/prices.json"))?;
     let mut versions = machine::versions(&config.root);
     versions.extend(theirs::versions(&options.peer, &config.root)?);
     let world = World::up(config).await?;
@@ -58,14 +66,30 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let contest = compete(&world, options).await;
     world.down().await;
     let report = contest?.report(at, machine, versions, &prices);
-    let json = serde_json::to_string_pretty(&report)?;
-    let markdown = show::markdown(&report, &prices);
+    let costs = cost::reckon(&report, &prices, &root)?;
+    let bursts = burst::play(&options.code, &options.out).await?;
+    let growth = tokio::task::spawn_blocking(growth::play).await.context("growth")?;
+    let markdown = [
+        show::markdown(&report, &prices),
+        page::bursts(&bursts),
+        page::growth(&growth),
+        page::costs(&costs, &prices),
+    ]
+    .concat();
+    let json = serde_json::to_string_pretty(&serde_json::json!({
+        "contest": report, "bursts": bursts, "growth": growth, "costs": costs,
+    }))?;
     for (name, text) in [("bench-peer.json", &json), ("bench-peer.md", &markdown)] {
         let path = options.out.join(name);
         std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
     print!("{markdown}");
     println!("written to {}", options.out.display());
+    if options.write_docs {
+        let path = root.join("docs/performance.md");
+        page::replace(&path, &markdown)?;
+        println!("and into {}", path.display());
+    }
     Ok(())
 }
 
@@ -75,15 +99,20 @@ async fn compete(world: &World, options: &Options) -> anyhow::Result<Contest> {
     life::prepare(world);
     settle(world);
     let peer = Peer::install(world, &options.peer).await?;
-    // What is reported is judged where it is measured, and not by a function behind our back.
+    world.deploy_recovery(&[]).await?;
+    // What is reported is judged where it is measured, and not by a function behind our back; and nothing is
+    // reconciled before its turn.
     world.edge.queues().unmap(CONTROL_STACK);
+    world.edge.queues().unmap(RECOVERY_STACK);
+    world.edge.deployments().end_schedules(RECOVERY_STACK);
     let starts = super::Options {
         code: options.code.clone(),
         out: options.out.clone(),
         events: 0,
         starts: 1,
     };
-    let ours = Bench::start(world, &starts).await?;
+    let mut ours = Bench::start(world, &starts).await?;
+    ours.start_one(Function::Reconciler, &starts).await?;
     let contest = Contest::default();
     let mut duel = Duel { ours, peer, contest, turn: 0, size_mb: None, procs: None };
     for round in 1..=options.rounds {

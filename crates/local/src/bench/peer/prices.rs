@@ -16,10 +16,14 @@ pub struct Prices {
     pub region: String,
     lambda_gb_second: f64,
     lambda_request: f64,
+    step_functions_transition: f64,
+    sqs_request: f64,
     sqs_fifo_request: f64,
     dynamodb_write_unit: f64,
     dynamodb_read_unit: f64,
     secrets_manager_call: f64,
+    secrets_manager_secret_month: f64,
+    alarm_month: f64,
 }
 
 impl Prices {
@@ -27,6 +31,41 @@ impl Prices {
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("{} is not its like", path.display()))
+    }
+
+    /// USD of a state transition.
+    pub const fn transition(&self) -> f64 {
+        self.step_functions_transition
+    }
+
+    /// USD of a call of a FIFO queue.
+    pub const fn fifo_request(&self) -> f64 {
+        self.sqs_fifo_request
+    }
+
+    /// USD of a call of another queue.
+    pub const fn request(&self) -> f64 {
+        self.sqs_request
+    }
+
+    /// USD of an item that is written.
+    pub const fn write_unit(&self) -> f64 {
+        self.dynamodb_write_unit
+    }
+
+    /// USD of an item that is read.
+    pub const fn read_unit(&self) -> f64 {
+        self.dynamodb_read_unit
+    }
+
+    /// USD of a secret in a month.
+    pub const fn secret_month(&self) -> f64 {
+        self.secrets_manager_secret_month
+    }
+
+    /// USD of an alarm in a month.
+    pub const fn alarm_month(&self) -> f64 {
+        self.alarm_month
     }
 
     /// USD of an invocation, whose duration is charged by the millisecond begun.

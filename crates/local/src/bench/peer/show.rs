@@ -31,11 +31,11 @@ pub fn markdown(report: &Report, prices: &Prices) -> String {
     text
 }
 
-fn row(text: &mut String, cells: &[String]) {
+pub(super) fn row(text: &mut String, cells: &[String]) {
     let _ = writeln!(text, "| {} |", cells.join(" | "));
 }
 
-fn head(text: &mut String, cells: &[&str]) {
+pub(super) fn head(text: &mut String, cells: &[&str]) {
     let _ = writeln!(text, "\n| {} |", cells.join(" | "));
     let rules: Vec<&str> = (0..cells.len()).map(|n| if n == 0 { "---" } else { "---:" }).collect();
     let _ = writeln!(text, "| {} |", rules.join(" | "));
