@@ -8,7 +8,7 @@ cargo fmt --all --check
 
 say "templates"
 python3 scripts/render_templates.py --check
-stacks=(infra/{network,control,reaper,registration-janitor,recovery,byoc-role,accounts}.yaml)
+stacks=(infra/{network,control,reaper,registration-janitor,recovery,observability,byoc-role,accounts}.yaml)
 # Of each partition one region, and two that are usual.
 "$venv/bin/cfn-lint" --regions us-east-1 eu-central-1 us-gov-west-1 cn-north-1 -- "${stacks[@]}"
 LOG_LEVEL=ERROR "$venv/checkov/bin/checkov" --config-file infra/checkov.yaml "${stacks[@]/#/--file=}"

@@ -7,6 +7,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use ostler_core::metrics::{METRICS, Source};
+
 /// Beside the pages of the book.
 const DOCUMENTS: [&str; 10] = [
     "README.md",
@@ -47,18 +49,23 @@ fn pages(folder: &str) -> Vec<String> {
     found
 }
 
-/// All Rust files below a folder, as one text.
-fn sources(folder: &Path) -> String {
-    let mut text = String::new();
+/// All Rust files below a folder.
+fn files(folder: &Path) -> Vec<String> {
+    let mut texts = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            text += &sources(&path);
+            texts.extend(files(&path));
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            text += &std::fs::read_to_string(&path).unwrap();
+            texts.push(std::fs::read_to_string(&path).unwrap());
         }
     }
-    text
+    texts
+}
+
+/// The same as one text.
+fn sources(folder: &Path) -> String {
+    files(folder).concat()
 }
 
 /// The texts between `before` and `after`, wherever they stand.
@@ -74,28 +81,68 @@ fn named(document: &str, names: &BTreeSet<&str>) {
     assert!(missing.is_empty(), "{document} says nothing of {missing:?}");
 }
 
+/// The code without its tests.
+fn code(folder: &str) -> String {
+    let own =
+        |text: &str| text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
+    files(&root().join(folder)).iter().map(|text| own(text)).collect()
+}
+
+/// The table of metrics is what the code counts, and nothing else; what is counted under a name that is no literal
+/// stands in a list of such.
 #[test]
-fn operations_name_every_metric() {
-    let core = sources(&root().join("crates/core/src"));
-    let metrics: BTreeSet<_> = [".count(", ".count_by("]
+fn the_table_of_metrics_is_what_the_code_and_the_templates_count() {
+    let (core, functions) = (code("crates/core/src"), code("functions"));
+    let code = core.clone() + &functions;
+    let mut counted: BTreeSet<&str> = [".count(", ".count_by(", "counts.add(", "self.add("]
         .iter()
-        .flat_map(|call| core.split(call).skip(1))
+        .flat_map(|call| code.split(call).skip(1))
         .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split_once('"'))
         .map(|(metric, _)| metric)
         .collect();
-    assert!(metrics.contains("JobAccepted") && metrics.contains("LaunchRefused"), "{metrics:?}");
-    assert!(metrics.contains("StolenRunnerDetected"), "{metrics:?}");
-    named("docs/operations.md", &metrics);
-    // The janitor's have a document of their own, and a function of their own that counts them.
-    let janitor = sources(&root().join("crates/core/src/janitor"));
-    let metrics = between(&janitor, ".add(\"", "\"");
-    assert!(metrics.contains("ScanCompleted") && metrics.len() > 7, "{metrics:?}");
-    named("docs/registration-janitor.md", &metrics);
+    // The reconciler and the reaper count from lists of names.
+    let listed = between(&code, "(\"", "\", done.").into_iter();
+    counted.extend(listed.chain(between(&code, "(\"", "\", swept.")));
+    let filters = read("infra/control.yaml");
+    counted.extend(between(&filters, "MetricNamespace: Ostler, MetricName: ", ","));
+    let known: BTreeSet<_> = METRICS.iter().map(|metric| metric.name).collect();
+    assert!(known.len() > 60, "{known:?}");
+    assert_eq!(counted, known);
+}
+
+/// Where the dimensions stand beside the name, they are those of the table.
+#[test]
+fn metrics_are_counted_by_the_dimensions_of_the_table() {
+    let code = code("crates/core/src") + &code("functions");
+    let mut seen = 0;
+    for call in code.split(".count(").skip(1) {
+        let call = call.trim_start();
+        let Some((name, rest)) = call.strip_prefix('"').and_then(|it| it.split_once('"')) else {
+            continue;
+        };
+        let rest = rest.trim_start_matches(',').trim_start();
+        let by = match rest.strip_prefix("Some((\"") {
+            Some(rest) => vec![rest.split('"').next().unwrap()],
+            None if rest.starts_with("None") => vec![],
+            // The tier, by the name of a variable.
+            None => vec!["Tier"],
+        };
+        let metric = METRICS.iter().find(|metric| metric.name == name).unwrap();
+        assert_eq!(metric.by, by, "{name}");
+        seen += 1;
+    }
+    assert!(seen > 50, "{seen}");
+}
+
+#[test]
+fn the_janitors_document_names_its_metrics() {
+    let own = METRICS.iter().filter(|metric| metric.from.contains(&Source::Janitor));
+    let names: BTreeSet<_> = own.map(|metric| metric.name).collect();
+    assert!(names.contains("ScanCompleted") && names.len() > 7, "{names:?}");
+    named("docs/registration-janitor.md", &names);
     let reasons = read("crates/core/src/janitor/mod.rs");
     let reasons: BTreeSet<_> = between(&reasons, "Self::", " =>").into_iter().collect();
     named("docs/registration-janitor.md", &reasons);
-    let template = read("infra/control.yaml");
-    named("docs/operations.md", &between(&template, "MetricNamespace: Ostler, MetricName: ", ","));
 }
 
 #[test]
@@ -104,6 +151,8 @@ fn every_alarm_is_named() {
         ("infra/network.yaml", "docs/operations.md"),
         ("infra/control.yaml", "docs/operations.md"),
         ("infra/recovery.yaml", "docs/operations.md"),
+        ("infra/reaper.yaml", "docs/operations.md"),
+        ("infra/observability.yaml", "docs/operations.md"),
         ("infra/registration-janitor.yaml", "docs/registration-janitor.md"),
     ] {
         let yaml: serde_yaml_ng::Value = serde_yaml_ng::from_str(&read(template)).unwrap();

@@ -7,6 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use ostler_core::keys::{self, Key, Without};
+use ostler_core::metrics;
 use serde_yaml_ng::Value;
 
 fn root() -> PathBuf {
@@ -38,7 +39,7 @@ fn code(text: &str) -> String {
 // --- The stacks ---
 
 /// The templates in the order in which they are deployed, with what there is to say of each as a whole.
-const STACKS: [(&str, &str); 7] = [
+const STACKS: [(&str, &str); 8] = [
     (
         "network",
         "A VPC for those who have none to give. The [quick start](quick-start.md) deploys it first.",
@@ -54,6 +55,10 @@ const STACKS: [(&str, &str); 7] = [
     (
         "reaper",
         "What ends instances past their time. It needs none of the other stacks ([more](operations.md#the-reaper)).",
+    ),
+    (
+        "observability",
+        "A dashboard, and alarms on the install as a whole ([more](operations.md#observability)). It only reads metrics.",
     ),
     (
         "registration-janitor",
@@ -231,4 +236,11 @@ fn the_table_of_ssm_parameters_has_all_that_a_function_reads() {
             assert!(keys::PARAMETERS.iter().any(|parameter| parameter.name == name), "{name}");
         }
     }
+}
+
+// --- Metrics ---
+
+#[test]
+fn the_reference_of_metrics_is_made_from_their_table() {
+    check("docs/metrics.md", &metrics::reference());
 }

@@ -4,19 +4,26 @@
 
 mod config;
 mod dlq;
+mod doctor;
 mod exit;
+mod look;
 mod manual;
 mod output;
 mod shell;
+mod status;
+mod story;
 mod tool;
+mod wire;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
 use exit::Exit;
+use look::Stacks;
 use output::Output;
 use shell::Shell;
+use story::gather::Asked;
 
 #[derive(Parser)]
 #[command(
@@ -55,6 +62,30 @@ enum Command {
     /// Dead-letter queues: what could not be handled, and was put aside
     #[command(subcommand)]
     Dlq(dlq::Dlq),
+    /// What is queued, launching and running by tier, GitHub's events, quotas, alarms, dead letters
+    Status {
+        #[command(flatten)]
+        stacks: Stacks,
+    },
+    /// The whole story of a runner: what happened, why, and what to do
+    Runner {
+        /// Its name, as GitHub shows it
+        name: String,
+        #[command(flatten)]
+        stacks: Stacks,
+    },
+    /// The whole story of a job and all its runners
+    Job {
+        /// Its page at GitHub, or its number
+        url: String,
+        #[command(flatten)]
+        stacks: Stacks,
+    },
+    /// Checks what an install needs: App, webhook, secrets, images, quotas, network, clock. Ends with 3 if a line is FAIL
+    Doctor {
+        #[command(flatten)]
+        stacks: Stacks,
+    },
     /// Prints the completions of a shell, for its configuration
     Completions(manual::Completions),
     /// Writes the man pages
@@ -68,6 +99,12 @@ async fn main() -> ExitCode {
     let done = match command {
         Command::Config(command) => config::run(&shell, command).await,
         Command::Dlq(command) => dlq::run(&shell, command).await,
+        Command::Status { stacks } => status::run(&shell, stacks).await,
+        Command::Runner { name, stacks } => {
+            story::show::run(&shell, Asked::runner(&name), stacks).await
+        }
+        Command::Job { url, stacks } => story::show::run(&shell, Asked::job(&url), stacks).await,
+        Command::Doctor { stacks } => doctor::run(&shell, stacks).await,
         Command::Completions(arguments) => manual::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => manual::man(&arguments, Arguments::command()),
     };

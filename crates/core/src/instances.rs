@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 use crate::account::Account;
 use crate::config::{Market, Settings};
+use crate::cost::{self, Bought};
 use crate::debts::Debts;
 use crate::error::{Error, Result};
 use crate::job::{JobId, RunnerInput};
@@ -66,6 +67,9 @@ pub struct InstanceEvent {
     pub what: Happening,
     /// When, as the event says.
     pub at: Option<Timestamp>,
+    /// Whether it is the one from which on the machine is not charged any more: each has that once (User Guide,
+    /// "Instance lifecycle").
+    pub charged_until_now: bool,
     /// Account and region in which it happened, as EventBridge says; `None` if the event does not say.
     pub origin: Option<Origin>,
 }
@@ -108,10 +112,11 @@ impl InstanceEvent {
     /// Reads an event of EventBridge; `None` if it is another one, or says nothing that can be used.
     pub fn read(event: &Value) -> Option<Self> {
         let detail = event.get("detail")?;
-        let what = match event.get("detail-type")?.as_str()? {
-            "EC2 Spot Instance Interruption Warning" => Happening::Interrupted,
+        let (what, charged_until_now) = match event.get("detail-type")?.as_str()? {
+            "EC2 Spot Instance Interruption Warning" => (Happening::Interrupted, false),
             "EC2 Instance State-change Notification" => match detail.get("state")?.as_str()? {
-                "shutting-down" | "terminated" | "stopping" | "stopped" => Happening::Ended,
+                "shutting-down" => (Happening::Ended, true),
+                "terminated" | "stopping" | "stopped" => (Happening::Ended, false),
                 _ => return None,
             },
             _ => return None,
@@ -123,15 +128,26 @@ impl InstanceEvent {
         let text = |key: &str| event.get(key).and_then(Value::as_str).map(str::to_owned);
         let origin = text("account").zip(text("region"));
         let origin = origin.map(|(account, region)| Origin { account, region });
-        plain.then_some(Self { instance, what, at, origin })
+        plain.then_some(Self { instance, what, at, charged_until_now, origin })
     }
+}
+
+/// An instance of this install.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The runner that it was launched for.
+    pub runner: String,
+    /// The instance.
+    pub instance: Instance,
+    /// What is charged for it, where EC2 says so.
+    pub bought: Option<Bought>,
 }
 
 /// What an instance was launched for.
 pub trait Launched {
-    /// The runner that an instance of this install was launched for, and the instance; `None` if EC2 does not list it, or
-    /// it is another's. Repeatable.
-    fn launched_for(&self, id: &str) -> impl Future<Output = Result<Option<(String, Instance)>>>;
+    /// The instance, if it is one of this install's and was launched for a runner; `None` if EC2 does not list it.
+    /// Repeatable.
+    fn launched_for(&self, id: &str) -> impl Future<Output = Result<Option<Found>>>;
 }
 
 /// What this use case needs.
@@ -209,10 +225,11 @@ pub async fn handle<C: InstanceContext>(
     receives: u32,
 ) -> Result<Handled> {
     let found = context.launched().launched_for(&event.instance).await?;
-    let Some((runner, instance)) = found.filter(|(runner, _)| is_plausible(runner)) else {
+    let Some(found) = found.filter(|found| is_plausible(&found.runner)) else {
         reached("instance: not one of ours");
         return Ok(Handled::Done);
     };
+    let Found { runner, instance, bought } = found;
     let debts = Debts::new(context, settings)?;
     let Some(own) = debts.execution(&runner).await?.and_then(|execution| execution.input) else {
         reached("instance: its runner has no execution");
@@ -229,6 +246,10 @@ pub async fn handle<C: InstanceContext>(
         warn!(runner, instance = event.instance, "an account's event names another's runner");
         context.telemetry().count("InstanceEventUnusable", None, 1.0);
         return Ok(Handled::Done);
+    }
+    if event.charged_until_now && receives == 1 {
+        let until = event.at.unwrap_or(context.clock().now());
+        charge(context.telemetry(), &own.provider, bought.as_ref(), until);
     }
     let asked_for = instance.reason.as_deref().is_some_and(|reason| reason.contains(ASKED_FOR));
     if event.what == Happening::Ended && (asked_for || instance.state == InstanceState::Running) {
@@ -284,6 +305,17 @@ pub async fn handle<C: InstanceContext>(
     info!(runner, instance = event.instance, ?judgement, "settled: it ended without a job");
     context.telemetry().count("LostRunnerSettled", Some(("Tier", &own.provider)), 1.0);
     Ok(Handled::Done)
+}
+
+/// Counts what the machine cost. Once for each: its event is only looked at when it comes first.
+fn charge(telemetry: &impl Telemetry, tier: &str, bought: Option<&Bought>, until: Timestamp) {
+    match bought.and_then(|bought| cost::of(bought, until)) {
+        Some(usd) => telemetry.count("JobCostUsd", Some(("Tier", tier)), usd),
+        None => {
+            info!(tier, ?bought, "its price is not in the list");
+            telemetry.count("JobCostUnknown", Some(("Tier", tier)), 1.0);
+        }
+    }
 }
 
 fn again(receives: u32) -> Handled {
@@ -498,6 +530,8 @@ mod tests {
             let detail = json!({"instance-id": "i-1", "state": state});
             let read =
                 InstanceEvent::read(&event("EC2 Instance State-change Notification", detail));
+            let charged = read.as_ref().is_some_and(|it| it.charged_until_now);
+            assert_eq!(charged, state == "shutting-down", "once for each machine");
             assert_eq!(read.map(|it| it.what), ended.then_some(Happening::Ended), "{state}");
         }
     }
@@ -530,7 +564,13 @@ mod tests {
         let home = origin("111122223333", "eu-west-1");
         let whose = |origin: Option<Origin>| {
             let what = Happening::Ended;
-            let event = InstanceEvent { instance: "i-1".into(), what, at: None, origin };
+            let event = InstanceEvent {
+                instance: "i-1".into(),
+                what,
+                at: None,
+                charged_until_now: false,
+                origin,
+            };
             match event.whose(&home, &settings) {
                 Whose::Home => "home".to_owned(),
                 Whose::Elsewhere(account) => account.id().to_owned(),

@@ -3,6 +3,7 @@
 pub mod account;
 pub mod apps;
 pub mod config;
+pub mod cost;
 pub mod debts;
 pub mod error;
 pub mod instances;
@@ -10,6 +11,7 @@ pub mod janitor;
 pub mod job;
 pub mod keys;
 pub mod labels;
+pub mod metrics;
 pub mod names;
 pub mod ports;
 pub mod reach;
@@ -21,7 +23,7 @@ pub mod secret;
 pub mod stolen;
 pub mod supply;
 pub mod time;
-mod together;
+pub mod together;
 pub mod webhook;
 
 pub use error::{Error, Result};

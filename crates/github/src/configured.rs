@@ -35,6 +35,14 @@ impl<F: Configuration, C: Clock + Clone> ConfiguredGitHub<F, C> {
         Self { configuration, clock, client, deployment_answer }
     }
 
+    /// By App, the calls that it has left this hour with the owner where that is least; of those alone that GitHub has
+    /// told of.
+    pub fn quotas(&self) -> Vec<(u64, u64)> {
+        let client = self.client.borrow();
+        let quotas = client.as_ref().map(|client| client.quotas()).unwrap_or_default();
+        quotas.into_iter().map(|(app, quota)| (app, quota.remaining)).collect()
+    }
+
     pub(crate) async fn client(&self) -> Result<Rc<GitHub<C>>> {
         let refused = self.client.borrow().as_ref().is_some_and(|client| client.key_refused());
         let settings = match refused {

@@ -7,6 +7,7 @@ mod address;
 mod app;
 mod backlog;
 mod configured;
+mod inspect;
 mod janitor;
 mod pool;
 mod reply;
@@ -18,6 +19,7 @@ mod wire;
 
 pub use address::api as api_address;
 pub use configured::ConfiguredGitHub;
+pub use inspect::{AppSeen, HookSeen, InstallationSeen};
 pub use janitor::{JanitorGitHub, Session};
 pub use pool::Quota;
 

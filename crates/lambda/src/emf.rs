@@ -4,11 +4,9 @@
 use std::io::{Stdout, Write, stdout};
 use std::sync::Mutex;
 
+use ostler_core::metrics::{NAMESPACE, unit};
 use ostler_core::ports::{Clock, MENDED_BY_OPERATORS, OPERATOR_NEEDED, Telemetry};
 use serde_json::{Value, json};
-
-/// CloudWatch namespace of all metrics.
-const NAMESPACE: &str = "Ostler";
 
 /// Writes one line per count. Every metric has a series without dimensions, for alarms, and one by the
 /// count's dimensions (`Tier`, mostly) where it has any.
@@ -39,7 +37,7 @@ impl<C: Clock, W: Write> Emf<C, W> {
                 "CloudWatchMetrics": [{
                     "Namespace": NAMESPACE,
                     "Dimensions": dimensions,
-                    "Metrics": [{"Name": metric, "Unit": "Count"}],
+                    "Metrics": [{"Name": metric, "Unit": unit(metric)}],
                 }],
             },
         });
@@ -121,6 +119,19 @@ mod tests {
         assert_eq!(metrics["Dimensions"], json!([[], ["Replaced", "Tier"]]));
         assert_eq!((&line["Replaced"], &line["Tier"]), (&json!("true"), &json!("small")));
     }
+
+    #[test]
+    fn a_metrics_name_says_its_unit() {
+        for (metric, unit) in
+            [("QueueSeconds", "Seconds"), ("JobCostUsd", "None"), ("Stolen", "Count")]
+        {
+            let line = &written(|emf| emf.count(metric, None, 1.5))[0];
+            let metrics = &line["_aws"]["CloudWatchMetrics"][0];
+            assert_eq!(metrics["Metrics"][0], json!({"Name": metric, "Unit": unit}));
+            assert_eq!(line[metric], json!(1.5));
+        }
+    }
+
     #[test]
     fn what_an_operator_has_to_mend_is_counted_under_one_more_name_for_one_alarm() {
         let line = &written(|emf| emf.count("NotAssigned", Some(("Tier", "small")), 2.0))[0];

@@ -167,6 +167,7 @@ fn lambda_action(method: &Method, path: &str) -> String {
         ("PUT", Some("functions"), 4, Some("code")) => "UpdateFunctionCode",
         ("PUT", Some("functions"), 4, Some("concurrency")) => "PutFunctionConcurrency",
         ("POST", Some("functions"), 4, Some("url")) => "CreateFunctionUrlConfig",
+        ("GET", Some("functions"), 4, Some("url")) => "GetFunctionUrlConfig",
         ("POST", Some("event-source-mappings"), 2, _) => "CreateEventSourceMapping",
         ("DELETE", Some("event-source-mappings"), 3, _) => "DeleteEventSourceMapping",
         ("PUT", Some("event-source-mappings"), 3, _) => "UpdateEventSourceMapping",

@@ -92,7 +92,12 @@ async fn start(mut environment: Environment) -> Result<Reconciler> {
 /// What the event says does not matter: each run looks at everything.
 async fn handle(reconciler: &Reconciler, _: Value, invocation: &Invocation) -> Result<Reconciled> {
     let settings = reconciler.configuration.settings().await?;
-    reconcile(reconciler, &settings, || invocation.deadline.allows_new_work()).await
+    let done = reconcile(reconciler, &settings, || invocation.deadline.allows_new_work()).await;
+    for (app, left) in reconciler.forge.quotas() {
+        #[allow(clippy::cast_precision_loss, reason = "quotas are some thousands")]
+        reconciler.telemetry.count("GitHubQuotaLeft", Some(("App", &app.to_string())), left as f64);
+    }
+    done
 }
 
 fn main() -> ExitCode {

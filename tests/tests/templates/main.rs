@@ -10,6 +10,7 @@ mod deploy;
 mod iam;
 mod janitor;
 mod network;
+mod observability;
 mod policy;
 mod reaper;
 mod recovery;

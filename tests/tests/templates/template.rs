@@ -7,11 +7,12 @@ use serde_json::{Map, Value, json};
 use serde_yaml_ng::Value as Yaml;
 
 /// All templates as they are deployed.
-pub const TEMPLATES: [&str; 7] = [
+pub const TEMPLATES: [&str; 8] = [
     "infra/accounts.yaml",
     "infra/byoc-role.yaml",
     "infra/control.yaml",
     "infra/network.yaml",
+    "infra/observability.yaml",
     "infra/reaper.yaml",
     "infra/recovery.yaml",
     "infra/registration-janitor.yaml",
@@ -209,6 +210,10 @@ impl<'a> Stack<'a> {
                 "AWS::NoValue" => Value::Null,
                 name => self.value(name).into(),
             },
+            "Condition" if argument.is_string() => self.holds(&scalar(argument)).into(),
+            "Fn::And" => {
+                argument.as_array().unwrap().iter().all(|it| self.evaluate(it) == true).into()
+            }
             "Fn::GetAtt" => {
                 self.value(&format!("{}.{}", scalar(&argument[0]), scalar(&argument[1]))).into()
             }

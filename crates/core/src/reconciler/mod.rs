@@ -53,6 +53,8 @@ pub struct Reconciled {
     pub run_again: usize,
     /// Things that were due and are left for the next run.
     pub left: usize,
+    /// How long the oldest of the jobs has waited that were looked at and wait on, in seconds.
+    pub oldest_waiting_seconds: u64,
 }
 
 /// Runs once. `may_begin` says whether there is time to begin something. What fails keeps nothing else from
@@ -82,6 +84,8 @@ pub async fn reconcile<C: ReconcilerContext>(
     for (metric, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
         telemetry.count(metric, None, f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
     }
+    #[allow(clippy::cast_precision_loss, reason = "a job waits for some days at most")]
+    telemetry.count("OldestWaitingSeconds", None, done.oldest_waiting_seconds as f64);
     info!(?done, "reconciled");
     let mut first = None;
     for (part, outcome) in parts {

@@ -115,7 +115,9 @@ async fn look<C: ReconcilerContext>(
         reached("open: another system's execution");
         return Ok(Sight::Closed("another system's"));
     };
+    let waited = input.queued().map_or(0, |queued| now.since(queued).as_secs());
     if debts.supplied(&input, None).await? {
+        done.oldest_waiting_seconds = done.oldest_waiting_seconds.max(waited);
         reached("open: it has supply");
         return Ok(Sight::Open(now + AGAIN));
     }
@@ -142,7 +144,10 @@ async fn look<C: ReconcilerContext>(
             reached("open: held");
             Ok(Sight::Open(now + AGAIN))
         }
-        Some(JobStatus::Queued) => pay(settings, debts, &input, now, done).await,
+        Some(JobStatus::Queued) => {
+            done.oldest_waiting_seconds = done.oldest_waiting_seconds.max(waited);
+            pay(settings, debts, &input, now, done).await
+        }
     }
 }
 

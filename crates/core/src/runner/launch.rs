@@ -422,6 +422,7 @@ async fn buy<C: RunnerContext>(
                     false => reached("launch: bought on demand"),
                 }
                 info!(runner, instance, market, "launched");
+                context.telemetry().count("RunnerLaunched", Some(("Tier", &tier.name)), 1.0);
                 return Ok(launched(state, tier, instance, now));
             }
             Launch::TokenUsed => return token_used(context, event, tier, state, now).await,

@@ -11,6 +11,7 @@ use crate::names::Lineage;
 use crate::ports::{Forge, ForgeJob, Ran, ReportContext, RunnerRecord, Telemetry};
 use crate::reach::reached;
 use crate::report::Report;
+use crate::stolen::Record;
 
 /// From this receive on, 3 minutes after the first, a line about a job that we can't see is believed as far
 /// as GitHub bears it out: the webhook's word about that runner would have been judged by then.
@@ -35,20 +36,21 @@ enum Found {
     Unknown,
 }
 
-/// Judges a report that was received for the `receives`th time.
+/// Judges a report that came in this record.
 pub async fn judge<C: ReportContext>(
     context: &C,
     settings: &Settings,
     debts: &Debts<'_, C>,
     report: &Report,
-    receives: u32,
+    record: &Record,
 ) -> Result<Finding> {
-    let runner = report.runner_name.as_str();
+    let (runner, receives) = (report.runner_name.as_str(), record.receives);
     let Some(execution) = debts.execution(runner).await? else {
         reached("report: of a runner that is not ours");
         not_ours(context, settings, report);
         return Ok(Finding::Done);
     };
+    let started = execution.started;
     let Some(own) = execution.input else {
         reached("report: of an execution that can't be read");
         warn!(runner, "the input of a runner's execution can't be read: not judged");
@@ -58,6 +60,14 @@ pub async fn judge<C: ReportContext>(
     // Only GitHub's signed word accounts for a runner by itself.
     if let Some(id) = report.job_id {
         debts.account(runner, id, &report.repo).await?;
+    }
+    // The webhook sends at once: from its first event of the job to the one that says that the job began.
+    if receives == 1
+        && let Some(sent) =
+            record.sent.filter(|_| own.job().is_some() && report.job_id == own.job())
+    {
+        let took = sent.since(started).as_secs_f64();
+        context.telemetry().count("ReadySeconds", Some(("Tier", &own.provider)), took);
     }
     if own.job().is_none() {
         reached("report: of a runner started for no job");
@@ -72,8 +82,8 @@ pub async fn judge<C: ReportContext>(
         reached("report: signed");
         return case.ran(id, &report.repo).await;
     }
-    let record = debts.record(runner).await?;
-    if let Ran::Job { id, repository } = &record.ran {
+    let known = debts.record(runner).await?;
+    if let Ran::Job { id, repository } = &known.ran {
         reached("report: a line, of a runner that is accounted for");
         return case.ran(*id, repository.as_deref().unwrap_or(&report.repo)).await;
     }
@@ -83,7 +93,7 @@ pub async fn judge<C: ReportContext>(
             debts.account(runner, id, &repository).await?;
             case.ran(id, &repository).await
         }
-        Found::Invisible => case.invisible(&record, receives).await,
+        Found::Invisible => case.invisible(&known, receives).await,
         Found::Unknown => Ok(Finding::Done),
     }
 }

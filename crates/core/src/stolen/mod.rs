@@ -279,8 +279,7 @@ async fn judge_runner<'a, C: ReportContext>(
             reached("report: a line, after GitHub's word was judged");
             continue;
         }
-        let judgement =
-            judgement::judge(context, settings, debts, &case.report, case.record.receives).await;
+        let judgement = judgement::judge(context, settings, debts, &case.report, case.record).await;
         if comes_again(context, case, &judgement) {
             failed.push(case.record.id.as_str());
             stopped.insert(&case.group);

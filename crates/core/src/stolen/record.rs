@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::job::{JobId, split_full_name};
 use crate::names::is_plausible;
 use crate::report::Report;
+use crate::time::Timestamp;
 
 /// A record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Record {
     pub group: Option<String>,
     /// How often it was received, this time included.
     pub receives: u32,
+    /// When it was sent, where SQS says so.
+    pub sent: Option<Timestamp>,
 }
 
 impl Record {
@@ -25,8 +28,9 @@ impl Record {
     pub fn read(record: &Value) -> Result<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let attributes = &record["attributes"];
-        let count = &attributes["ApproximateReceiveCount"];
-        let count = count.as_u64().or_else(|| count.as_str()?.parse().ok());
+        let number = |value: &Value| value.as_u64().or_else(|| value.as_str()?.parse().ok());
+        let count = number(&attributes["ApproximateReceiveCount"]);
+        let sent = number(&attributes["SentTimestamp"]);
         Ok(Self {
             id: text(&record["messageId"]).ok_or_else(|| {
                 Error::Permanent(
@@ -36,6 +40,7 @@ impl Record {
             body: text(&record["body"]).unwrap_or_default(),
             group: text(&attributes["MessageGroupId"]),
             receives: count.and_then(|count| u32::try_from(count).ok()).unwrap_or(1),
+            sent: sent.and_then(|sent| i64::try_from(sent).ok()).map(Timestamp::from_millis),
         })
     }
 
@@ -76,17 +81,19 @@ mod tests {
     use super::*;
 
     fn record(body: &str) -> Record {
-        Record { id: "m".into(), body: body.into(), group: None, receives: 1 }
+        Record { id: "m".into(), body: body.into(), group: None, receives: 1, sent: None }
     }
 
     #[test]
     fn s7_records_are_read_as_sqs_sends_them() {
         let read = Record::read(&json!({"messageId": "m-1", "receiptHandle": "r", "body": "{}",
-            "attributes": {"ApproximateReceiveCount": "3", "MessageGroupId": "log/w-7"},
+            "attributes": {"ApproximateReceiveCount": "3", "MessageGroupId": "log/w-7",
+                "SentTimestamp": "1764504000123"},
             "messageAttributes": {}, "eventSource": "aws:sqs"}))
         .unwrap();
         let group = Some("log/w-7".to_owned());
-        assert_eq!(read, Record { id: "m-1".into(), body: "{}".into(), group, receives: 3 });
+        let sent = Some(Timestamp::from_millis(1_764_504_000_123));
+        assert_eq!(read, Record { id: "m-1".into(), body: "{}".into(), group, receives: 3, sent });
         assert!(Record::read(&json!({"body": "{}"})).is_err());
     }
 

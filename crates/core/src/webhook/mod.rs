@@ -83,6 +83,7 @@ async fn receive<C: WebhookContext>(context: &C, request: &Request) -> Answer {
         Ok(settings) => settings,
         Err(answer) => return answer,
     };
+    context.telemetry().count("DeliveryReceived", None, 1.0);
     let delivery = request.header("x-github-delivery").unwrap_or_default();
     match request.header("x-github-event") {
         None => {
@@ -196,7 +197,7 @@ async fn act<C: WebhookContext>(
 ) -> Result<Answer> {
     match payload.action.as_str() {
         "queued" => queued(context, settings, payload).await,
-        "in_progress" => in_progress(context, payload).await,
+        "in_progress" => in_progress(context, settings, payload).await,
         "completed" => completed(context, settings, payload).await,
         _ => {
             reached("webhook: another action");
@@ -341,7 +342,11 @@ async fn waits_for_approval<C: AcceptContext>(context: &C, payload: &Payload) ->
     }
 }
 
-async fn in_progress<C: WebhookContext>(context: &C, payload: &Payload) -> Result<Answer> {
+async fn in_progress<C: WebhookContext>(
+    context: &C,
+    settings: &Settings,
+    payload: &Payload,
+) -> Result<Answer> {
     let (Some(runner), Some(run)) = (payload.plausible_runner(), payload.run) else {
         reached("webhook: begun on no runner that could be ours");
         return Ok(Answer::new(200, "Ignored: not on a runner that could be ours."));
@@ -355,7 +360,17 @@ async fn in_progress<C: WebhookContext>(context: &C, payload: &Payload) -> Resul
     };
     context.reports().send(&report).await?;
     reached("webhook: reported");
+    let ours = settings.name_key.as_ref().is_some_and(|key| key.made(runner));
+    if ours && let (Some(waited), Some(tier)) = (payload.waited(), tier_of(settings, payload)) {
+        context.telemetry().count("QueueSeconds", Some(("Tier", tier)), waited.as_secs_f64());
+    }
     Ok(Answer::new(200, "reported"))
+}
+
+/// The tier that a job's labels choose. A selector may have chosen another one, which only the job's execution
+/// tells; a metric is not worth asking for it.
+fn tier_of<'a>(settings: &'a Settings, payload: &Payload) -> Option<&'a str> {
+    settings.tiers.select(&payload.labels).map(|tier| tier.name.as_str())
 }
 
 /// A job that is over and never had a runner was cancelled while it waited: its launch, if one is under

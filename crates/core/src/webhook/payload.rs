@@ -2,12 +2,14 @@
 //! documented is absent, and nothing else is lost by it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::job::{JobId, Repository, RunnerInput};
 use crate::labels::{Labels, MAX_LABEL, MAX_LABELS};
 use crate::names::is_plausible;
+use crate::time::Timestamp;
 
 /// Longest address and longest time that are taken over, in bytes: they become part of an execution's input, whose
 /// size is limited.
@@ -32,6 +34,8 @@ pub struct Payload {
     pub labels: Labels,
     /// When it was created, as GitHub wrote it.
     pub created: String,
+    /// When a runner began with it.
+    pub started: Option<Timestamp>,
     /// How it ended.
     pub conclusion: Option<String>,
     /// The runner that runs it; 0, "" and null are none.
@@ -84,6 +88,7 @@ impl Payload {
             url: short(job, "html_url", MAX_URL).or(short(job, "url", MAX_URL)).unwrap_or_default(),
             labels: Labels::new(labels),
             created: short(job, "created_at", MAX_TIME).unwrap_or_default(),
+            started: text(job, "started_at").and_then(Timestamp::parse),
             conclusion: text(job, "conclusion").map(str::to_owned),
             runner: text(job, "runner_name").map(str::to_owned),
             hosted: group.is_some_and(|group| group.eq_ignore_ascii_case(HOSTED_GROUP)),
@@ -102,6 +107,11 @@ impl Payload {
     /// The runner's name, if it is one that a runner of ours may have.
     pub fn plausible_runner(&self) -> Option<&str> {
         self.runner.as_deref().filter(|name| !self.hosted && is_plausible(name))
+    }
+
+    /// How long it waited from its creation to its start, by GitHub's own times; `None` before it starts.
+    pub fn waited(&self) -> Option<Duration> {
+        Some(self.started?.since(Timestamp::parse(&self.created)?))
     }
 
     /// The input of the job's execution on a tier.
@@ -205,6 +215,21 @@ mod tests {
         assert_eq!(value["installationId"], -1);
         assert_eq!(value["queuedAt"], "");
         assert_eq!(value.as_object().unwrap().len(), 10);
+    }
+
+    #[test]
+    fn how_long_a_job_waited_is_told_by_githubs_own_times_once_it_began() {
+        let mut payload = minimal();
+        assert_eq!(Payload::read(&payload).unwrap().waited(), None);
+        payload["workflow_job"]["created_at"] = json!("2026-11-30T12:00:00Z");
+        assert_eq!(Payload::read(&payload).unwrap().waited(), None);
+        payload["workflow_job"]["started_at"] = json!("2026-11-30T12:01:05Z");
+        assert_eq!(Payload::read(&payload).unwrap().waited(), Some(Duration::from_secs(65)));
+        // GitHub has been seen to start jobs before it creates them.
+        payload["workflow_job"]["started_at"] = json!("2026-11-30T11:59:59Z");
+        assert_eq!(Payload::read(&payload).unwrap().waited(), Some(Duration::ZERO));
+        payload["workflow_job"]["started_at"] = json!(7);
+        assert_eq!(Payload::read(&payload).unwrap().waited(), None);
     }
 
     #[test]

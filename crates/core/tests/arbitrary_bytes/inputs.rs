@@ -45,7 +45,7 @@ pub fn log_delivery(bytes: &[u8]) {
 pub fn report_message(bytes: &[u8]) {
     let body = String::from_utf8_lossy(bytes).into_owned();
     let record = serde_json::from_slice(bytes).map(|value: Value| Record::read(&value));
-    let of_body = Record { id: "m".into(), body, group: None, receives: 1 };
+    let of_body = Record { id: "m".into(), body, group: None, receives: 1, sent: None };
     for record in record.into_iter().flatten().chain([of_body]) {
         assert!(!record.id.is_empty());
         if let Ok(report) = record.report() {

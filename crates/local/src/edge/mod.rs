@@ -44,7 +44,11 @@ pub const CORRECTIONS: &[(&str, &str, &str)] = &[
         "edge",
     ),
     ("Lambda Invoke runs the deployed code", "Lambda API reference, Invoke", "lambda_host"),
-    ("function URLs answer", "Lambda developer guide, function URLs", "lambda_host::url"),
+    (
+        "function URLs answer, and GetFunctionUrlConfig tells them",
+        "Lambda developer guide, function URLs",
+        "lambda_host::url, edge",
+    ),
     (
         "StartExecution refuses names over 80 characters or with forbidden ones",
         "Step Functions API reference, StartExecution",
@@ -488,6 +492,11 @@ impl Edge {
         }
         match (call.service.as_str(), call.action.as_str()) {
             ("lambda", "InvokeFunctionUrl") => return self.function_url(&parts, &body).await,
+            ("lambda", "GetFunctionUrlConfig") => {
+                if let Some(answer) = self.url_config(&path) {
+                    return answer;
+                }
+            }
             ("lambda", "Invoke") => return self.lambda.serve(&path, &parts.headers, body).await,
             ("sqs", action) => {
                 if let Some(answer) = self.queues.serve(call, action, &body).await {
@@ -553,6 +562,22 @@ impl Edge {
             ("logs", "PutLogEvents") => self.deployments.logs().deliver(body),
             _ => {}
         }
+    }
+
+    /// `/2021-10-31/functions/<function>/url`, for a function whose URL a template has made.
+    fn url_config(&self, path: &str) -> Option<Reply> {
+        let name = aws::percent_decode(path.split('/').nth(3)?.as_bytes());
+        self.deployments.url_allows(&name).ok()?;
+        let made = "2026-01-01T00:00:00Z";
+        let answer = json!({
+            "FunctionUrl": format!("{}/_url/{name}/", self.url),
+            "FunctionArn": format!("arn:aws:lambda:{}:{}:function:{name}", aws::REGION, aws::ACCOUNT),
+            "AuthType": "NONE",
+            "InvokeMode": "BUFFERED",
+            "CreationTime": made,
+            "LastModifiedTime": made,
+        });
+        Some(aws::json_reply(200, &answer))
     }
 
     /// `/_url/<function>/<path>`

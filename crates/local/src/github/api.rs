@@ -26,6 +26,8 @@ use super::{GitHub, HangUp};
 const BASE: &str = "/api/v3";
 /// Requests of all callers that may be under way (docs: secondary limits).
 const CONCURRENT_LIMIT: usize = 100;
+/// The App's webhook as it is set up.
+const HOOK_CONFIG: &str = "/app/hook/config";
 /// How long a registration token is good for (docs).
 const REGISTRATION_TOKEN_LIFE: Duration = Duration::from_secs(3600);
 /// What the App may do, as its installations show it.
@@ -69,6 +71,7 @@ pub(super) fn routes() -> Router<Arc<GitHub>> {
         DELIVERIES,
         DELIVERY,
         DELIVERY_ATTEMPTS,
+        HOOK_CONFIG,
         OCTOCAT,
         RATE_LIMIT,
     ];
@@ -260,6 +263,12 @@ impl GitHub {
             DELIVERIES | DELIVERY | DELIVERY_ATTEMPTS => {
                 self.deliveries_answer(method, template, call)
             }
+            HOOK_CONFIG if method == "GET" => Ok(Answer::ok(json!({
+                "content_type": "json",
+                "insecure_ssl": "0",
+                "secret": "********",
+                "url": self.hooks.target(),
+            }))),
             _ => self.with_model(|model, _| {
                 sees(model, template, call)?;
                 model_answer(model, self.app_id, method, template, call)

@@ -241,6 +241,11 @@ impl Hooks {
         self.inner.lock().target = url.map(Into::into);
     }
 
+    /// Where deliveries go.
+    pub(super) fn target(&self) -> Option<String> {
+        self.inner.lock().target.as_ref().map(ToString::to_string)
+    }
+
     pub(super) fn set_faults(&self, faults: DeliveryFaults) {
         self.inner.lock().faults = faults;
     }

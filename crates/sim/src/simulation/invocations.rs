@@ -277,6 +277,7 @@ impl Simulation {
                     "attributes": {
                         "ApproximateReceiveCount": message.receive_count.to_string(),
                         "MessageGroupId": message.group,
+                        "SentTimestamp": message.sent_at.millis().to_string(),
                     },
                 })
             })

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use ostler_core::cost::Bought;
 use ostler_core::error::{Error, Result};
-use ostler_core::instances::Launched;
+use ostler_core::instances::{Found, Launched};
 use ostler_core::ports::{
     Fleet, Instance, InstanceState, Launch, LaunchOrder, Shortage, ec2_architecture,
 };
@@ -310,7 +311,7 @@ impl Fleet for World {
 }
 
 impl Launched for World {
-    async fn launched_for(&self, id: &str) -> Result<Option<(String, Instance)>> {
+    async fn launched_for(&self, id: &str) -> Result<Option<Found>> {
         self.ask("Launched.launched_for", |state| {
             let now = state.now;
             let query = DescribeQuery { ids: vec![id.into()], ..DescribeQuery::default() };
@@ -322,7 +323,13 @@ impl Launched for World {
             let ours = |tags: &ec2::Tags| tags.get("ostler:owner").is_some_and(|it| it == OWNER);
             let found = page.items.first().filter(|instance| ours(&instance.tags));
             Ok(found.and_then(|instance| {
-                Some((instance.tags.get("ostler:runner")?.clone(), shown(instance, now)))
+                let runner = instance.tags.get("ostler:runner")?.clone();
+                let bought = Bought {
+                    instance_type: instance.pool.instance_type.clone(),
+                    spot: instance.spot.is_some(),
+                    since: instance.launched,
+                };
+                Some(Found { runner, instance: shown(instance, now), bought: Some(bought) })
             }))
         })
         .await
