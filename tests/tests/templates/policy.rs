@@ -40,7 +40,8 @@ pub fn documents(stack: &Stack<'_>, role: &str) -> Vec<Value> {
     let own = properties["Policies"].as_array().into_iter().flatten().cloned();
     let shared = resources(stack.template, "AWS::IAM::Policy").into_iter();
     let shared = shared.filter(|(_, policy)| {
-        policy["Properties"]["Roles"].as_array().unwrap().contains(&json!({ "Ref": role }))
+        let made = stack.makes(policy);
+        made && policy["Properties"]["Roles"].as_array().unwrap().contains(&json!({ "Ref": role }))
     });
     let all = own.chain(shared.map(|(id, _)| stack.properties(id)));
     all.map(|policy| document(&policy["PolicyDocument"])).collect()
