@@ -147,7 +147,11 @@ async fn an_event_from_there_settles_a_lost_runner(rig: &Rig, there: &Ec2Plane, 
     let caller = format!("role-{}-{ELSEWHERE}", role.rsplit('/').next().unwrap());
     let calls = rig.world.edge.calls();
     assert_eq!(calls[&caller].keys().collect::<Vec<_>>(), ["ec2:DescribeInstances"]);
-    rig.nothing_left().await;
+    rig.until("nothing of it is left there", async || {
+        let ended = rig.executions_of(job).await.iter().all(|(_, status)| status == "SUCCEEDED");
+        (ended && alive(there).is_empty()).then_some(())
+    })
+    .await;
 }
 
 async fn r60_only_the_role_did_anything_there(rig: &Rig, role: &str) {
