@@ -13,6 +13,7 @@ fn main() {
         jobs,
         over: Duration::from_secs(10),
         apps,
+        tiers: jobs.div_ceil(50),
         latency: Span { least: Duration::from_millis(10), most: Duration::from_millis(60) },
         boot: Options::default().boot,
         ec2: Throttle::default(),

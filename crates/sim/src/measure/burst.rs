@@ -12,7 +12,7 @@ use crate::ec2::{Span, Throttle};
 use crate::github::{JobSpec, RateLimits};
 use crate::invariants::{Allowance, violations};
 use crate::simulation::Simulation;
-use crate::world::REPOSITORY;
+use crate::world::{REPOSITORY, tier};
 
 /// Registrations that one App may make in a minute: 5 points each, of 900 (docs.github.com, "About secondary rate
 /// limits").
@@ -40,6 +40,8 @@ pub struct Burst {
     pub over: Duration,
     /// GitHub Apps that registrations are spread over.
     pub apps: usize,
+    /// Tiers that the jobs are for, in turn. GitHub gives a job to any runner of its tier.
+    pub tiers: usize,
     /// How long a call takes.
     pub latency: Span,
     /// How long a machine takes until its user data runs.
@@ -57,12 +59,16 @@ pub struct BurstReport {
     pub jobs: usize,
     /// Apps.
     pub apps: usize,
+    /// Tiers.
+    pub tiers: usize,
     /// From the first job until 50 %, 95 % and all of the jobs had their own runner online, s.
     pub online_s: [f64; 3],
     /// The same if nothing but GitHub's limit on registrations held anything up, s.
     pub github_bound_s: [f64; 3],
     /// The same with EC2's limits on purchases too, one machine at a time, s.
     pub bound_s: [f64; 3],
+    /// Calls of GitHub for a job, mean.
+    pub github_calls: f64,
     /// Calls that GitHub refused for a limit.
     pub github_limited: u64,
     /// Calls that EC2 refused for a limit, by action; `launch` counts machines.
@@ -122,9 +128,17 @@ pub fn play(burst: &Burst) -> BurstReport {
     BurstReport {
         jobs: burst.jobs,
         apps: burst.apps,
+        tiers: burst.tiers,
         online_s: percentiles(online.into_values().map(|(_, at)| at).collect()),
         github_bound_s: percentiles(github),
         bound_s: percentiles(both),
+        github_calls: per_job(
+            calls
+                .iter()
+                .filter(|(name, _)| name.starts_with("Forge."))
+                .map(|(_, count)| count)
+                .sum(),
+        ),
         github_limited: state.github.struck().limited,
         ec2_limited: state.ec2.throttled().clone(),
         lost: burst.jobs - state.github.all_jobs().filter(ended_well).count().min(burst.jobs),
@@ -179,11 +193,15 @@ fn history(burst: &Burst, limited: bool) -> (Simulation, Timestamp) {
             ..crate::ec2::Options::default()
         };
     }
+    let label = |n: usize| format!("tier{n}");
+    let tiers: Vec<_> = (0..burst.tiers).map(|n| tier(&label(n), &[&label(n)])).collect();
+    history.world.tiers(&tiers);
     let began = history.now();
     let Burst { jobs, over, .. } = *burst;
     for n in 0..jobs {
-        history.after(arrival(n, jobs, over), |history| {
-            let spec = JobSpec::new(REPOSITORY, &["self-hosted", "small"]);
+        let own = label(n % burst.tiers.max(1));
+        history.after(arrival(n, jobs, over), move |history| {
+            let spec = JobSpec::new(REPOSITORY, &["self-hosted", &own]);
             history.post(&JobSpec { duration: JOB, ..spec });
         });
     }
@@ -287,6 +305,7 @@ mod tests {
             jobs,
             over: Duration::from_secs(10),
             apps,
+            tiers: 10,
             latency: Span { least: Duration::from_millis(10), most: Duration::from_millis(60) },
             boot: Span::seconds(18, 40),
             ec2: Throttle::default(),

@@ -131,6 +131,7 @@ mod tests {
             jobs,
             over: Duration::from_secs(10),
             apps: 1,
+            tiers: 1,
             latency: Span { least: Duration::from_millis(10), most: Duration::from_millis(60) },
             boot: Span::seconds(18, 40),
             ec2: Throttle::default(),

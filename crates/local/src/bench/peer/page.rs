@@ -58,12 +58,13 @@ pub fn bursts(bursts: &Bursts) -> String {
     head(
         &mut text,
         &[
-            "jobs, Apps, limits of EC2",
+            "jobs, Apps, tiers, limits of EC2",
             "Ostler",
             "least by GitHub's limit",
             "least by all limits",
             "Ostler / least (all jobs)",
-            "limited: GitHub",
+            "GitHub's calls a job",
+            "limited",
             "EC2",
             "lost, broken",
             "peer's design (model)",
@@ -77,11 +78,12 @@ pub fn bursts(bursts: &Bursts) -> String {
         row(
             &mut text,
             &[
-                format!("{}, {}, {}", ours.jobs, ours.apps, simulated.limits),
+                format!("{}, {}, {}, {}", ours.jobs, ours.apps, ours.tiers, simulated.limits),
                 triple(ours.online_s),
                 triple(ours.github_bound_s),
                 triple(ours.bound_s),
                 format!("{over:.2}"),
+                number(ours.github_calls),
                 ours.github_limited.to_string(),
                 listed(&ours.ec2_limited),
                 format!("{}, {}", ours.lost, ours.violations.len()),
