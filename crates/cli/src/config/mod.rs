@@ -187,12 +187,6 @@ pub async fn check_all(shell: &Shell, check: &Check) -> anyhow::Result<Vec<Findi
     Ok(findings)
 }
 
-/// The checks of a deploy: all of what is in SSM, with AWS.
-pub async fn check_installed(shell: &Shell, stack: &str) -> anyhow::Result<Vec<Finding>> {
-    let check = Check { file: None, offline: false, stack: stack.to_owned() };
-    check_all(shell, &check).await
-}
-
 /// The parameters in SSM, and what is wrong with those that are no text to check.
 async fn installed(shell: &Shell) -> anyhow::Result<(Vec<Source>, Vec<Finding>)> {
     let name = |name: &str| shell.parameter(&format!("control/{name}"));
