@@ -244,6 +244,13 @@ pub const ACCOUNT: &[Key] = &[
         limits: "`AROA…`",
         meaning: "unique id of the machines' role",
     },
+    Key {
+        name: "event_role_arn",
+        kind: "text",
+        without: Without::Else("the account's events are left alone"),
+        limits: "`arn:aws:iam::<the same account>:role/<name>`",
+        meaning: "the role that looks at a machine of which EC2 has told",
+    },
 ];
 
 /// Of `control/app`.
@@ -506,7 +513,7 @@ mod tests {
                 vec![json!("abc"), json!("a".repeat(255))],
                 vec![json!("ab"), json!("a".repeat(256))],
             ),
-            "role_arn" => (vec![], vec![json!("r")]),
+            "role_arn" | "event_role_arn" => (vec![], vec![json!("r")]),
             "region" => (vec![json!("us-gov-west-1")], vec![json!("here")]),
             "template_on_demand" | "template_spot" => (vec![json!("lt-1:12")], vec![json!("lt-1")]),
             "runner_role_id" => (vec![json!("AROA123")], vec![json!("AIDA123")]),

@@ -236,9 +236,17 @@ async fn a_stack_works_as_on_aws() {
 
 /// The project's own templates, with the function above in place of ours.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn both_stacks_are_installed() {
+async fn all_stacks_are_installed() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["webhook", "orchestrator", "stolen-runner", "reaper", "registration-janitor"] {
+    for name in [
+        "webhook",
+        "orchestrator",
+        "stolen-runner",
+        "reaper",
+        "registration-janitor",
+        "reconciler",
+        "instance-events",
+    ] {
         std::fs::write(
             dir.path().join(format!("ostler-{name}")),
             FUNCTION.replace("os.environ[\"GREETING\"]", "\"hi\""),
