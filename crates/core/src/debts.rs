@@ -90,7 +90,7 @@ impl<'a, C: Context> Debts<'a, C> {
             Error::Permanent("control/name-key is not set: run the set-up (make secrets)".into())
         })?;
         let read = RefCell::new(Facts::new(names));
-        Ok(Self { context, settings, names, read, turns: Turns::new() })
+        Ok(Self { context, settings, names, read, turns: Turns::default() })
     }
 
     /// The name key.

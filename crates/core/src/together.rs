@@ -37,12 +37,14 @@ pub struct Turn<'a, K: PartialEq> {
     what: K,
 }
 
-impl<K: PartialEq + Clone> Turns<K> {
+impl<K: PartialEq> Default for Turns<K> {
     /// Nothing is being done.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self(RefCell::new(State { taken: Vec::new(), waiting: Vec::new() }))
     }
+}
 
+impl<K: PartialEq + Clone> Turns<K> {
     /// Waits while somebody else does it, then takes the turn. Says whether it had to wait: then it may have
     /// been done.
     pub async fn take(&self, what: &K) -> (Turn<'_, K>, bool) {
@@ -134,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_same_is_done_by_one_at_a_time_and_something_else_meanwhile() {
-        let turns = Turns::new();
+        let turns = Turns::default();
         let log = RefCell::new(Vec::new());
         let work = |name: char, what: u8| {
             let (turns, log) = (&turns, &log);
@@ -156,7 +158,7 @@ mod tests {
 
     #[test]
     fn who_gives_up_leaves_the_turn_to_the_next() {
-        let turns = Turns::new();
+        let turns = Turns::default();
         let mut first = Box::pin(async {
             let _turn = turns.take(&1).await;
             std::future::pending::<()>().await;
