@@ -413,9 +413,10 @@ mod tests {
     }
 
     type Read = fn(&Value) -> Result<String, String>;
+    type Table = (&'static [Key], Value, fn(Value) -> Value, Read);
 
     /// Each table, how to read an object with it, and how to put an object of it into the whole.
-    fn tables() -> Vec<(&'static [Key], Value, fn(Value) -> Value, Read)> {
+    fn tables() -> Vec<Table> {
         vec![
             (TIER, tier(None), |it| it, read_tier),
             (SPOT_BREAKER, json!({}), |it| tier(Some(("spot_breaker", it))), read_tier),

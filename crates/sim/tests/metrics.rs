@@ -18,6 +18,7 @@ fn a_job_is_counted_with_its_wait_and_its_cost_once_and_by_tier() {
     let mut history = Simulation::new(1);
     history.hears_instances = true;
     history.reconciles = true;
+    history.judges_reports = true;
     history.post(&lasting(minutes(30)));
     holds(&mut history, Allowance::NONE);
     let world = &history.world;

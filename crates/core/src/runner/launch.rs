@@ -429,10 +429,10 @@ async fn buy<C: RunnerContext>(
             Launch::Busy { text } => {
                 reached("launch: EC2 takes no more calls");
                 warn!(runner, market, text, "no machine yet");
-                let by = Some(("Reason", name_of(Shortage::Throttled)));
-                context.telemetry().count("LaunchRefused", by, 1.0);
+                let reason = name_of(Shortage::Throttled);
+                context.telemetry().count("LaunchRefused", Some(("Reason", reason)), 1.0);
                 let wait = in_line(context, &state, runner).await;
-                return Ok(delayed(context, state, wait, name_of(Shortage::Throttled), &text));
+                return Ok(delayed(context, state, wait, reason, &text));
             }
             Launch::Refused { shortage, text } => {
                 match shortage {

@@ -141,7 +141,9 @@ mod tests {
     #[test]
     fn the_exponent_is_the_power_by_which_it_grows() {
         let of = |power: i32| -> Vec<(usize, f64)> {
-            [10, 100, 1000].map(|size| (size, 3.0 * f64::from(size as u32).powi(power))).to_vec()
+            [10_u16, 100, 1000]
+                .map(|size| (size.into(), 3.0 * f64::from(size).powi(power)))
+                .to_vec()
         };
         for power in [0, 1, 2] {
             assert!((exponent(&of(power)) - f64::from(power)).abs() < 1e-9);
