@@ -256,12 +256,13 @@ pub async fn handle<C: InstanceContext>(
         reached("instance: its end was asked for");
         return Ok(Handled::Done);
     }
-    if event.what == Happening::Interrupted && receives == 1 {
-        interrupted(context, settings, &debts, &runner, &own.provider).await?;
-    }
     let by_ec2 = instance.reason.as_deref().is_some_and(|reason| reason.starts_with(BY_EC2));
     let taken = by_ec2 || event.what == Happening::Interrupted;
     let record = context.ledger().runner(&runner).await?;
+    // By the mark, not by the number of receives: the first may have failed, or have found no time.
+    if event.what == Happening::Interrupted && record.interrupted_at.is_none() {
+        interrupted(context, settings, &debts, &runner, &own.provider).await?;
+    }
     if let (true, Ran::Job { id, .. }) = (taken, &record.ran) {
         note(context, settings, &debts, &own, *id, event).await?;
         return Ok(Handled::Done);

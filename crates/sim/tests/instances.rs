@@ -15,7 +15,7 @@ use ostler_core::instances::{Handled, InstanceEvent, batch};
 use ostler_sim::ec2::{LaunchFault, Market, PoolMatch};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::{Fate, Simulation};
-use ostler_sim::world::{REPOSITORY, tier};
+use ostler_sim::world::{Plan, REPOSITORY, Strike, tier};
 use serde_json::{Value, json};
 
 fn within(longest: Duration) -> Allowance {
@@ -113,6 +113,22 @@ fn sp_01_an_interrupted_runner_that_boots_is_replaced_before_it_is_gone() {
     assert_eq!(history.world.metric_by("SpotInterrupted", "small"), 1.0);
     holds(&mut history, within(minutes(3)));
     assert_eq!(names(&history.world).len(), 2);
+}
+
+#[test]
+fn sp_01_a_warning_counts_whichever_receive_of_it_comes_through_first() {
+    for strike in [Strike::Before, Strike::CutBefore] {
+        let mut history = spot();
+        let job = history.post(&lasting(minutes(90)));
+        history.run_for(minutes(2));
+        let name = history.world.base_name(REPOSITORY, job);
+        history.state().plan = Plan::next("Ledger.interrupt_runner", 1, strike);
+        interrupt(&mut history, &name);
+        history.run_for(minutes(3));
+        assert!(history.state().plan.is_over());
+        assert_eq!(history.world.metric_by("SpotInterrupted", "small"), 1.0, "{strike:?}");
+        assert!(history.state().ledger.runners[&name].0.interrupted_at.is_some(), "{strike:?}");
+    }
 }
 
 #[test]
