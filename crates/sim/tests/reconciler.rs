@@ -14,7 +14,7 @@ use common::{conclusion, holds, hours, lasting, minutes, names, runners, seconds
 use ostler_core::reconciler::{Reconciled, reconcile};
 use ostler_sim::ec2::LaunchFault;
 use ostler_sim::github::{
-    ApiError, Fault as GitHubFault, FaultRule, JobSpec, Status as JobStatus, endpoint,
+    ApiError, Fault as GitHubFault, FaultRule, JobSpec, RateLimits, Status as JobStatus, endpoint,
 };
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::Simulation;
@@ -152,6 +152,32 @@ fn the_position_moves_only_when_all_failures_before_it_are_noted() {
     assert_eq!(world.state().ledger.position, None);
     assert_eq!(run(world).redelivered, 1);
     assert!(world.state().ledger.position.is_some_and(|position| position > 1 << 53));
+}
+
+#[test]
+fn a_page_of_the_log_that_fails_costs_nothing_of_those_before_it() {
+    let mut history = begun(1);
+    history.reconciles = false;
+    for _ in 0..40 {
+        history.post(&small());
+    }
+    history.run_for(minutes(10));
+    history.state().plan = Plan::next("Executions.start", 1, Strike::Before);
+    history.post(&small());
+    history.run_for(seconds(5));
+    history.state().github.add_fault(FaultRule {
+        method: "GET".into(),
+        template: endpoint::DELIVERIES.into(),
+        skip: 1,
+        times: 1,
+        fault: GitHubFault::Refuse(ApiError::new(502, "Bad gateway")),
+    });
+    let world = &history.world;
+    let settings = world.current_settings();
+    let failed = world.run("reconciler", reconcile(world, &settings, || true)).unwrap();
+    assert!(failed.is_err());
+    assert_eq!(world.metric("DeliveryRedelivered"), 1.0);
+    assert_eq!(world.state().ledger.position, None);
 }
 
 #[test]
@@ -302,7 +328,7 @@ fn ra_18_a_run_has_a_number_of_calls_and_the_next_one_goes_on() {
 }
 
 #[test]
-fn a_limit_of_githubs_stops_the_run_and_is_no_failure() {
+fn a_limit_of_githubs_is_no_failure() {
     let mut history = active();
     lose_queued(&mut history);
     let job = history.post(&small());
@@ -318,6 +344,36 @@ fn a_limit_of_githubs_stops_the_run_and_is_no_failure() {
     holds(&mut history, within(20));
     assert_eq!(history.world.metric("ReconcilerLimited"), 1.0);
     assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+}
+
+#[test]
+fn a_limit_of_one_owners_keeps_no_other_owners_job_waiting() {
+    let mut history = begun(1);
+    history.state().github.add_repository("other/repo", true);
+    history.state().github.options_mut().rate_limits = Some(RateLimits::default());
+    let theirs = history.post(&JobSpec::new("other/repo", &["self-hosted", "small"]));
+    let ours = history.post(&small());
+    history.run_for(seconds(1));
+    // Both executions are aborted, and nothing comes of their cleanups.
+    history.state().plan = Plan::next("Ledger.runner", 6, Strike::CutBefore);
+    for (repository, job) in [("other/repo", theirs), (REPOSITORY, ours)] {
+        let name = history.world.base_name(repository, job);
+        history.end_execution(&name, Status::Aborted);
+    }
+    history.run_for(minutes(5));
+    assert!(history.state().plan.is_over());
+    {
+        let now = history.now();
+        let mut state = history.state();
+        let installation = state.github.owner_installation("other").unwrap();
+        state.github.exhaust(now, installation, "core");
+    }
+    history.run_for(minutes(25));
+    assert!(history.world.metric("ReconcilerLimited") > 0.0);
+    assert_eq!(conclusion(&history, theirs), None, "its owner's limit lasts an hour");
+    assert_eq!(conclusion(&history, ours).as_deref(), Some("success"));
+    history.run_for(minutes(60));
+    assert_eq!(conclusion(&history, theirs).as_deref(), Some("success"));
 }
 
 #[test]

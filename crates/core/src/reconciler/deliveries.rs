@@ -114,12 +114,19 @@ async fn read<C: ReconcilerContext>(context: &C, may_begin: impl Fn() -> bool) -
     let read = |entry: &Delivered| {
         entry.at < oldest || position.is_some_and(|position| entry.id <= position)
     };
-    let (mut entries, mut cursor, mut complete) = (Vec::new(), None, false);
+    let (mut entries, mut cursor, mut complete, mut failed) = (Vec::new(), None, false, None);
     for _ in 0..MAX_PAGES {
         if !may_begin() {
             break;
         }
-        let page = context.backlog().page(cursor.as_deref()).await?;
+        let page = match context.backlog().page(cursor.as_deref()).await {
+            Ok(page) => page,
+            // What was read before it is good, and noted. The position stays where it is.
+            Err(failure) => {
+                failed = Some(failure);
+                break;
+            }
+        };
         complete = page.next.is_none() || page.entries.iter().any(read);
         entries.extend(page.entries.into_iter().filter(|entry| !read(entry)));
         cursor = page.next;
@@ -135,6 +142,9 @@ async fn read<C: ReconcilerContext>(context: &C, may_begin: impl Fn() -> bool) -
     for guid in &judged.recovered {
         reached("deliveries: one went well at last");
         agenda.settle_delivery(guid).await?;
+    }
+    if let Some(failure) = failed {
+        return Err(failure);
     }
     if !complete {
         reached("deliveries: no time to read all");

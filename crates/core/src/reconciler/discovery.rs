@@ -53,10 +53,8 @@ pub(super) async fn search<C: ReconcilerContext>(
         }
         let looked = search.look(repository, &may_begin).await;
         done.repositories += 1;
-        match looked {
-            Ok(()) => {}
-            Err(limit @ Error::Later { .. }) => return Err(first.0.unwrap_or(limit)),
-            Err(failure) => first.note(failure),
+        if let Err(failure) = looked {
+            first.note(failure);
         }
     }
     done.discovered += search.found;

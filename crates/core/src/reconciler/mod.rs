@@ -110,12 +110,16 @@ pub async fn reconcile<C: ReconcilerContext>(
     Ok(done)
 }
 
-/// Notes the first failure of several things, each of which is tried.
+/// Notes the first failure of several things, each of which is tried. A limit counts only if nothing else failed: it is
+/// one owner's, and others' jobs are looked after all the same; whom GitHub has limited is not asked again before its
+/// time.
 struct First(Option<Error>);
 
 impl First {
     fn note(&mut self, failure: Error) {
-        self.0.get_or_insert(failure);
+        if matches!(self.0, None | Some(Error::Later { .. })) {
+            self.0 = Some(failure);
+        }
     }
 
     fn answer(self) -> Result<()> {

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::{First, OpenJobs, Reconciled, ReconcilerContext};
 use crate::config::Settings;
 use crate::debts::{Debts, Payment};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::{JobId, RunnerInput};
 use crate::ports::{Clock, Forge, JobStatus, Ledger, Ran};
 use crate::reach::reached;
@@ -68,11 +68,10 @@ pub(super) async fn look_after<C: ReconcilerContext>(
         };
         match looked.await {
             Ok(()) => done.looked_at += 1,
-            Err(limit @ Error::Later { .. }) => return Err(first.0.unwrap_or(limit)),
             Err(failure) => {
                 warn!(job = id.0, %failure, "an open job could not be looked at");
                 reached("open: one can't be looked at");
-                // A poison record must not keep the others from their turn for ever.
+                // Neither a poison record nor one owner's limit must keep the others from their turn.
                 let until = context.clock().now() + AGAIN;
                 let postponed = agenda.postpone_job(id, until).await;
                 first.note(postponed.err().unwrap_or(failure));

@@ -80,7 +80,6 @@ pub(super) async fn run_again<C: ReconcilerContext>(
         let (repository, id) = (run.at.to_string(), run.run);
         let failure = match look(context, run, done).await {
             Ok(()) => continue,
-            Err(limit @ Error::Later { .. }) => return Err(first.0.unwrap_or(limit)),
             Err(failure) => failure,
         };
         // It was postponed when it was claimed, so it does not keep the others from their turn.
