@@ -16,19 +16,32 @@ use crate::{ConfiguredGitHub, GitHub, PAGE, Pages};
 /// Longest cursor that is believed: they are some dozen characters.
 const MAX_CURSOR: usize = 200;
 
+/// Pages of runs that GitHub lists: a thousand runs (docs.github.com, "List workflow runs for a repository").
+const MAX_PAGES: u64 = 10;
+
 /// Longest tag that is kept: they are some 70 characters.
 const MAX_TAG: usize = 200;
 
 /// The cursor of the next page, in a `Link` header (docs.github.com, "Using pagination in the REST API"). Only that is
-/// taken over, not the address.
-fn next_cursor(reply: &Reply) -> Option<String> {
-    let links = reply.headers.get("link")?.to_str().ok()?;
-    let next = links.split(',').find(|link| link.contains("rel=\"next\""))?;
-    let address = next.split(['<', '>']).nth(1)?;
-    let (_, query) = address.split_once('?')?;
-    let cursor = query.split('&').find_map(|pair| pair.strip_prefix("cursor="))?;
+/// taken over, not the address. `None` at the log's end; a log that goes on, and does not say readably where, is not at
+/// its end.
+fn next_cursor(reply: &Reply, what: &str) -> Result<Option<String>> {
+    let links = reply.headers.get("link").and_then(|links| links.to_str().ok());
+    let next = links.and_then(|links| links.split(',').find(|link| link.contains("rel=\"next\"")));
+    let Some(next) = next else { return Ok(None) };
+    let query = next.split(['<', '>']).nth(1).and_then(|address| address.split_once('?'));
+    let mut pairs = query.into_iter().flat_map(|(_, query)| query.split('&'));
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.%=".contains(&byte);
-    (cursor.len() <= MAX_CURSOR && cursor.bytes().all(plain)).then(|| cursor.to_owned())
+    let cursor = pairs.find_map(|pair| pair.strip_prefix("cursor="));
+    let cursor = cursor.filter(|it| it.len() <= MAX_CURSOR && it.bytes().all(plain));
+    cursor.map(|cursor| Some(cursor.to_owned())).ok_or_else(|| {
+        Error::Transient(format!("{what}: there is a next page, but its cursor can't be read"))
+    })
+}
+
+/// On how many pages so many runs are listed; one at least.
+fn pages(runs: u64) -> usize {
+    usize::try_from(runs.div_ceil(PAGE).clamp(1, MAX_PAGES)).unwrap_or(1)
 }
 
 impl<C: Clock> Deliveries for GitHub<C> {
@@ -40,7 +53,7 @@ impl<C: Clock> Deliveries for GitHub<C> {
         if !reply.is_success() {
             return Err(reply.error(what, Permission::Metadata, self.now()));
         }
-        let next = next_cursor(&reply);
+        let next = next_cursor(&reply, what)?;
         // An entry that can't be read costs only itself.
         let entries: Vec<Value> = reply.read(what)?;
         let entries = entries
@@ -69,12 +82,15 @@ impl<C: Clock> WaitingRuns for GitHub<C> {
         &self,
         at: &Repository,
         status: RunStatus,
+        page: usize,
         tag: Option<&str>,
     ) -> Result<Option<RunList>> {
         let what = format!("list the runs of {at} that are {}", status.name());
         let (owner, name) = (segment(&at.owner)?, segment(&at.name)?);
         let status = status.name();
-        let path = format!("/repos/{owner}/{name}/actions/runs?status={status}&per_page={PAGE}");
+        let page = if page > 1 { format!("&page={page}") } else { String::new() };
+        let path =
+            format!("/repos/{owner}/{name}/actions/runs?status={status}&per_page={PAGE}{page}");
         let carried = tag.map_or(Carried::Nothing, Carried::Unless);
         let sent = self.pool.call(at.into(), &Method::GET, &path, carried).await?;
         let reply = sent.map_err(|Lost(why)| Error::Transient(why))?;
@@ -90,10 +106,9 @@ impl<C: Clock> WaitingRuns for GitHub<C> {
         let public = |run: &crate::wire::Run| {
             run.repository.as_ref().and_then(|repository| repository.private) == Some(false)
         };
-        let listed = u64::try_from(list.workflow_runs.len()).unwrap_or(u64::MAX);
         Ok(Some(RunList {
             public: list.workflow_runs.iter().any(public),
-            more: list.total_count.is_some_and(|total| total > listed),
+            pages: list.total_count.map_or(1, pages),
             runs: list.workflow_runs.into_iter().filter_map(|run| run.id).collect(),
             tag,
         }))
@@ -137,9 +152,10 @@ impl<F: Configuration, C: Clock + Clone> WaitingRuns for ConfiguredGitHub<F, C> 
         &self,
         at: &Repository,
         status: RunStatus,
+        page: usize,
         tag: Option<&str>,
     ) -> Result<Option<RunList>> {
-        self.client().await?.runs(at, status, tag).await
+        self.client().await?.runs(at, status, page, tag).await
     }
 
     async fn jobs(&self, at: &Repository, run: i64) -> Result<Vec<Value>> {

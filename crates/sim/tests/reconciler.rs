@@ -18,7 +18,8 @@ use ostler_sim::github::{
 };
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::Simulation;
-use ostler_sim::world::{Plan, Progress, REPOSITORY, Status, Strike, World};
+use ostler_sim::world::{Plan, Progress, REPOSITORY, Status, Strike, World, tier};
+use serde_json::json;
 
 fn within(longest: u64) -> Allowance {
     Allowance { longest_wait: minutes(longest), ..Allowance::NONE }
@@ -374,6 +375,24 @@ fn a_limit_of_one_owners_keeps_no_other_owners_job_waiting() {
     assert_eq!(conclusion(&history, ours).as_deref(), Some("success"));
     history.run_for(minutes(60));
     assert_eq!(conclusion(&history, theirs).as_deref(), Some("success"));
+}
+
+#[test]
+fn do_11_the_oldest_of_many_waiting_runs_is_found_too() {
+    let mut history = active();
+    let mut bounded = tier("small", &["small"]);
+    bounded["max_runners"] = json!(2);
+    history.world.tiers(&[bounded]);
+    lose_queued(&mut history);
+    let job = history.post(&small());
+    history.run_for(seconds(5));
+    history.courier = Box::new(|_, _| vec![seconds(1)]);
+    for _ in 0..120 {
+        history.post(&lasting(minutes(300)));
+    }
+    let base = history.world.base_name(REPOSITORY, job);
+    history.run_for(minutes(40));
+    assert!(names(&history.world).contains(&base));
 }
 
 #[test]

@@ -35,6 +35,14 @@ const AGAIN: Duration = Duration::from_secs(240);
 /// without the run's entry in the list being changed.
 const TAGS_KEPT: Duration = Duration::from_secs(900);
 
+/// How often another part of a repository has its turn, where there are not calls enough for all of it: the schedule's
+/// period.
+const TURN: i64 = 300;
+
+/// From the run with which one turn begins to that of the next: prime to all lengths of lists but its multiples, so that
+/// each run comes first some time.
+const STEP: usize = 37;
+
 pub(super) async fn search<C: ReconcilerContext>(
     context: &C,
     settings: &Settings,
@@ -118,15 +126,30 @@ impl<C: ReconcilerContext> Search<'_, '_, C> {
             repository.tags = [None, None];
             repository.listed_at = Some(now);
         }
-        for (status, tag) in RunStatus::EACH.into_iter().zip(&mut repository.tags) {
+        let turn = usize::try_from(now.seconds() / TURN).unwrap_or_default();
+        let mut lists: Vec<_> = RunStatus::EACH.into_iter().zip(&mut repository.tags).collect();
+        if turn % 2 == 1 {
+            lists.reverse();
+        }
+        for (status, tag) in lists {
             self.calls += 1;
-            let asked = self.context.backlog().runs(&repository.at, status, tag.as_deref()).await?;
-            let Some(list) = asked else {
+            let backlog = self.context.backlog();
+            let asked = backlog.runs(&repository.at, status, 1, tag.as_deref()).await?;
+            let Some(mut list) = asked else {
                 reached("discovery: nothing has changed");
                 continue;
             };
+            let (pages, tag_of_first) = (list.pages.max(1), list.tag.take());
+            let page = turn / 2 % pages + 1;
+            if page > 1 {
+                self.calls += 1;
+                let asked = backlog.runs(&repository.at, status, page, None).await?;
+                list = asked.unwrap_or_default();
+            }
+            let first = (turn / 2 / pages).wrapping_mul(STEP) % list.runs.len().max(1);
+            list.runs.rotate_left(first);
             let seen = self.look_at_jobs(&repository.at, &list, now, &may_begin).await?;
-            *tag = list.tag.filter(|_| seen == Seen::All && !list.more);
+            *tag = tag_of_first.filter(|_| seen == Seen::All && pages == 1);
         }
         Ok(())
     }

@@ -142,19 +142,22 @@ pub struct RunList {
     pub runs: Vec<i64>,
     /// Whether anyone can see the repository.
     pub public: bool,
-    /// Whether there are more than were listed.
-    pub more: bool,
+    /// How many pages of them can be listed. GitHub lists the newest thousand runs of a state (docs.github.com, "List
+    /// workflow runs for a repository").
+    pub pages: usize,
     /// To be told next time whether the list is still the same.
     pub tag: Option<String>,
 }
 
 /// Runs and jobs that wait.
 pub trait WaitingRuns {
-    /// The runs of a repository in that state, the first hundred; `None` if they are those of the tag.
+    /// The runs of a repository in that state, a page of a hundred, the newest on page 1; `None` if they are those of the
+    /// tag.
     fn runs(
         &self,
         at: &Repository,
         status: RunStatus,
+        page: usize,
         tag: Option<&str>,
     ) -> impl Future<Output = Result<Option<RunList>>>;
     /// The jobs of a run's latest attempt, as GitHub's events hold them.

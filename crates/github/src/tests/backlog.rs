@@ -35,6 +35,17 @@ async fn the_log_is_read_page_by_page_as_the_app_itself_and_ids_keep_their_last_
 }
 
 #[tokio::test]
+async fn i6_a_log_that_goes_on_is_not_at_its_end_because_its_cursor_cannot_be_read() {
+    for cursor in ["?cursor=a%20b+c", "?per_page=100", ""] {
+        let mut first = ok(json!([entry(3, 202)]));
+        first.headers = vec![("link", format!("<https://a.example/{cursor}>; rel=\"next\""))];
+        let server = Server::start().await.on(LOG, [first]);
+        let page = server.github().page(None).await;
+        assert!(matches!(page, Err(Error::Transient(_))), "{cursor}");
+    }
+}
+
+#[tokio::test]
 async fn ra_14_each_page_is_asked_for_with_a_signature_of_its_own() {
     let server = Server::start().await.on(LOG, [ok(json!([]))]);
     let github = server.github();
@@ -69,18 +80,22 @@ async fn a_delivery_is_sent_again_once_for_each_call() {
 #[tokio::test]
 async fn a_list_of_runs_that_has_not_changed_is_known_by_its_tag() {
     let runs = "GET /repos/Acme/widgets/actions/runs";
-    let mut list = ok(json!({"total_count": 3, "workflow_runs": [
+    let mut list = ok(json!({"total_count": 201, "workflow_runs": [
         {"id": 5_000_000_000_i64, "repository": {"private": false}}, {"id": null}]}));
     list.headers = vec![("etag", "W/\"abc\"".into())];
-    let server = Server::start().await.on(runs, [list, status(304, Value::Null)]);
+    let server = Server::start()
+        .await
+        .on(runs, [list, status(304, Value::Null), ok(json!({"workflow_runs": []}))]);
     let github = server.github();
-    let first = github.runs(&at(), RunStatus::Queued, None).await.unwrap().unwrap();
-    assert_eq!((first.runs, first.public, first.more), (vec![5_000_000_000], true, true));
+    let first = github.runs(&at(), RunStatus::Queued, 1, None).await.unwrap().unwrap();
+    assert_eq!((first.runs, first.public, first.pages), (vec![5_000_000_000], true, 3));
     let tag = first.tag.as_deref();
     assert_eq!(tag, Some("W/\"abc\""));
-    assert_eq!(github.runs(&at(), RunStatus::Queued, tag).await.unwrap(), None);
+    assert_eq!(github.runs(&at(), RunStatus::Queued, 1, tag).await.unwrap(), None);
+    assert_eq!(github.runs(&at(), RunStatus::Queued, 3, None).await.unwrap().unwrap().pages, 1);
     let asked: Vec<_> = server.calls().into_iter().filter(|call| call.what == runs).collect();
     assert_eq!(asked[0].query, "status=queued&per_page=100");
+    assert_eq!(asked[2].query, "status=queued&per_page=100&page=3");
     assert_eq!((asked[0].tag.as_deref(), asked[1].tag.as_deref()), (None, tag));
 }
 
@@ -91,7 +106,7 @@ async fn i6_a_refused_list_is_an_error_and_never_an_empty_one() {
     let server = Server::start().await.on(runs, answers);
     let github = server.github();
     for _ in 0..4 {
-        assert!(github.runs(&at(), RunStatus::InProgress, None).await.is_err());
+        assert!(github.runs(&at(), RunStatus::InProgress, 1, None).await.is_err());
     }
 }
 

@@ -189,6 +189,7 @@ impl WaitingRuns for World {
         &self,
         at: &Repository,
         status: RunStatus,
+        page: usize,
         tag: Option<&str>,
     ) -> Result<Option<RunList>> {
         self.ask("WaitingRuns.runs", |state| {
@@ -197,7 +198,7 @@ impl WaitingRuns for World {
             let now = state.now;
             let answer = state.github(&caller, "GET", endpoint::RUNS, |github| {
                 github.sees_repository(&caller, &full_name)?;
-                let paging = Paging::new(Some(1), Some(100));
+                let paging = Paging::new(Some(page), Some(100));
                 let listed = github.list_runs(now, &full_name, Some(status.name()), paging)?;
                 Ok((listed, github.repository(&full_name)?.private))
             });
@@ -208,8 +209,8 @@ impl WaitingRuns for World {
             if tag == Some(&new) {
                 return Ok(None);
             }
-            let more = listed.total > runs.len();
-            Ok(Some(RunList { runs, public: !private, more, tag: Some(new) }))
+            let pages = listed.total.div_ceil(100).max(1);
+            Ok(Some(RunList { runs, public: !private, pages, tag: Some(new) }))
         })
         .await
     }
