@@ -188,7 +188,7 @@ async fn play(options: Demo) -> anyhow::Result<ExitCode> {
     println!("starting the local world at {}× speed", options.scale);
     let world = World::up(config).await?;
     println!("deploying the stacks of infra/");
-    let summary = match world.install(&demo::tiers()).await {
+    let summary = match world.install_without_recovery(&demo::tiers()).await {
         Ok(()) => demo::play(&world, &options.out).await,
         Err(error) => Err(error),
     };

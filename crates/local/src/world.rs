@@ -461,9 +461,14 @@ impl World {
 
     /// Sets the parameters and deploys all stacks with the functions' binaries: a working install.
     pub async fn install(&self, tiers: &Value) -> anyhow::Result<()> {
+        self.install_without_recovery(tiers).await?;
+        self.deploy_recovery(&[]).await
+    }
+
+    /// The same without the recovery stack: nothing but the control plane starts runners.
+    pub async fn install_without_recovery(&self, tiers: &Value) -> anyhow::Result<()> {
         self.put_parameters(tiers).await?;
         tokio::try_join!(self.deploy_stacks(&[]), self.deploy_reaper(&[]))?;
-        self.deploy_recovery(&[]).await?;
         let machine = self.output("StateMachineArn")?;
         let (schedule, seconds) = JANITOR_SCHEDULE;
         let own = [

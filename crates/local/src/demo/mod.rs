@@ -1,8 +1,8 @@
 //! `ostler-local demo`: the scenario played in the local world, watched, judged and shown.
 
 mod progress;
-pub(crate) mod record;
-pub(crate) mod remains;
+mod record;
+mod remains;
 mod report;
 mod scenario;
 
@@ -17,7 +17,6 @@ use ostler_sim::ec2::{Fault, LaunchRule, Market, PoolMatch};
 use ostler_sim::github::{Job, JobSpec, Status, Turn};
 use serde_json::json;
 
-use crate::ec2::Ec2Fault;
 use crate::github::RawHook;
 use crate::world::World;
 use record::{Counts, Expected, JobRecord, Summary};
@@ -51,7 +50,6 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
         known: HashMap::new(),
         deliveries: 0,
         doomed: None,
-        taken_back: None,
         warm: None,
     };
     println!("playing {} jobs at {}× speed", posted(), world.clock.scale());
@@ -142,8 +140,6 @@ struct Demo<'a> {
     known: HashMap<u64, usize>,
     /// The part whose job's machine is to die, and the one that waits for that.
     doomed: Option<(&'static str, &'static str)>,
-    /// The part whose job's machine EC2 is to take back.
-    taken_back: Option<&'static str>,
     /// The part and the job that wait for a warm runner.
     warm: Option<(&'static str, JobSpec)>,
     /// How many deliveries were looked at.
@@ -194,7 +190,16 @@ impl Demo<'_> {
                     progress::print(self.start, job, "approved", self.world.clock.now());
                 }
             }
-            Act::TakeBack(part) => self.taken_back = Some(part),
+            Act::Redeliver(part) => {
+                for delivery in github.deliveries() {
+                    let job = delivered_job(&delivery.body).and_then(|id| self.known.get(&id));
+                    let Some(job) = job.map(|index| &self.jobs[*index]) else { continue };
+                    if job.part == part && delivery.status_code >= 500 && !delivery.redelivery {
+                        github.redeliver(delivery.id);
+                        progress::print(self.start, job, "redelivered", self.world.clock.now());
+                    }
+                }
+            }
             Act::LoseMachine(part, then) => self.doomed = Some((part, then)),
             Act::SpotShortage(times) => {
                 println!("          EC2 has no spot machine for the next {times} launches");
@@ -306,21 +311,6 @@ impl Demo<'_> {
         self.doomed = None;
     }
 
-    /// Has EC2 take the machine back whose turn that is, once its runner is registered and not there yet.
-    fn take_machine_back(&mut self, online: &HashMap<&str, bool>) {
-        let Some(part) = self.taken_back else { return };
-        let Some(job) = self.jobs.iter().find(|job| job.part == part) else { return };
-        let Some(runner) = job.started() else { return };
-        if online.get(runner.as_str()) != Some(&false) {
-            return;
-        }
-        let its = |view: &crate::ec2::InstanceView| view.tags.get("ostler:runner") == Some(&runner);
-        let Some(view) = self.world.ec2.instances().into_iter().find(its) else { return };
-        self.world.ec2.inject(Ec2Fault::Interrupt { instance: view.instance_id });
-        progress::print(self.start, job, "taken back", self.world.clock.now());
-        self.taken_back = None;
-    }
-
     /// Looks at GitHub and EC2, and notes and prints what is new.
     fn look(&mut self) -> anyhow::Result<()> {
         self.lose_machine();
@@ -330,7 +320,6 @@ impl Demo<'_> {
             online.insert(&runner.name, runner.online);
         }
         self.use_warm(&online)?;
-        self.take_machine_back(&online);
         let launched: HashMap<String, Timestamp> = self
             .world
             .ec2

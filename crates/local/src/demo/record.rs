@@ -12,8 +12,6 @@ use super::scenario::RUBBISH;
 pub enum Expected {
     /// It is accepted and runs.
     Served,
-    /// Its event is lost: the reconciler has it sent again, or finds the job, and it runs.
-    Recovered,
     /// It is refused, with these words in the answer.
     Refused(&'static str),
     /// It is cancelled before it starts.
@@ -36,12 +34,9 @@ impl Expected {
         match self {
             Self::Replaced | Self::PerhapsReplaced => 1,
             Self::UsedUp => 3,
-            Self::Served
-            | Self::Recovered
-            | Self::Undisturbed
-            | Self::Refused(_)
-            | Self::Cancelled
-            | Self::Thief => 0,
+            Self::Served | Self::Undisturbed | Self::Refused(_) | Self::Cancelled | Self::Thief => {
+                0
+            }
         }
     }
 }
@@ -80,10 +75,9 @@ pub struct JobRecord {
 }
 
 impl JobRecord {
-    /// Whether the webhook took it, or the reconciler.
+    /// Whether the webhook took it.
     pub fn accepted(&self) -> bool {
-        let found = self.expected == Expected::Recovered && self.executions > 0;
-        found || self.answers.iter().any(|(status, _)| *status == 202)
+        self.answers.iter().any(|(status, _)| *status == 202)
     }
 
     /// The runner that the webhook started for it.
@@ -98,8 +92,7 @@ impl JobRecord {
     }
 
     fn waits(&self) -> bool {
-        let wanted = self.accepted() || self.expected == Expected::Recovered;
-        wanted && self.done.is_none() && self.expected != Expected::UsedUp
+        self.accepted() && self.done.is_none() && self.expected != Expected::UsedUp
     }
 }
 
@@ -209,7 +202,7 @@ pub struct Counts {
 }
 
 /// What the scenario's troubles are counted by: metric, at least how often, and what it shows.
-const TROUBLES: [(&str, f64, &str); 11] = [
+const TROUBLES: [(&str, f64, &str); 8] = [
     (STOLEN_REPLACED, 1.0, "no theft was found by a report"),
     ("ReplacementStarted", 4.0, "four runners were lost for good"),
     ("ReplacementsUsedUp", 1.0, "the last of four thefts was not told of"),
@@ -217,9 +210,6 @@ const TROUBLES: [(&str, f64, &str); 11] = [
     ("ReportUnparsable", 1.0, "lines that can't be read were not counted"),
     ("ReportUnusable", RUBBISH.len() as f64, "messages that are no reports were not counted"),
     ("DeliveryUnreadable", 1.0, "a log delivery that can't be read was not counted"),
-    ("DeliveryRedelivered", 2.0, "no one had the lost events sent again"),
-    ("JobDiscovered", 1.0, "the job whose event was never sent was not found"),
-    ("SpotInterrupted", 1.0, "nobody heard that EC2 takes a machine back"),
     ("RegistrationDeleted", 1.0, "no janitor removed the registration that was left behind"),
 ];
 
@@ -290,7 +280,6 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
         let what = format!("job {} ({}, {})", job.id, job.repository, job.part);
         match job.expected {
             Expected::Served
-            | Expected::Recovered
             | Expected::Undisturbed
             | Expected::Replaced
             | Expected::PerhapsReplaced => {

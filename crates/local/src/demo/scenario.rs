@@ -31,8 +31,8 @@ pub enum Act {
     LoseMachine(&'static str, &'static str),
     /// The deployment that the jobs of that part wait for is approved.
     Approve(&'static str),
-    /// EC2 takes the machine of that part's job back, while it boots.
-    TakeBack(&'static str),
+    /// The failed deliveries of that part are sent again.
+    Redeliver(&'static str),
     /// Spot has no machine for the next launches.
     SpotShortage(u32),
     /// Somebody posts a job with a signature of their own.
@@ -165,12 +165,6 @@ pub fn scenario() -> Vec<(Duration, Act)> {
         plan: queued(plan),
         turn: Turn::Chance,
     };
-    let recovered = |part, jobs, plan| match faulty(part, jobs, plan) {
-        Act::Post { part, jobs, matrix, plan, turn, .. } => {
-            Act::Post { part, jobs, matrix, expected: Expected::Recovered, plan, turn }
-        }
-        other => other,
-    };
     let turn = |turn, act: Act| match act {
         Act::Post { part, jobs, matrix, expected, plan, .. } => {
             Act::Post { part, jobs, matrix, expected, plan, turn }
@@ -298,18 +292,10 @@ pub fn scenario() -> Vec<(Duration, Act)> {
         ),
         (
             at(900),
-            recovered(
-                "event lost",
+            faulty(
+                "lost, then redelivered",
                 mixed(SMALL, 2),
                 DeliveryPlan { times: 2, failed: true, ..DeliveryPlan::default() },
-            ),
-        ),
-        (
-            at(910),
-            recovered(
-                "event never sent",
-                mixed(SMALL, 1),
-                DeliveryPlan { never_sent: true, ..DeliveryPlan::default() },
             ),
         ),
         (
@@ -337,19 +323,8 @@ pub fn scenario() -> Vec<(Duration, Act)> {
         ),
         (at(1010), Act::Forge),
         (at(1020), Act::Rubbish),
+        (at(1080), Act::Redeliver("lost, then redelivered")),
         (at(1140), Act::Approve("behind an environment")),
-        (
-            at(1200),
-            Act::Post {
-                part: "machine taken back",
-                jobs: vec![job("acme/tools", ARM, 30)],
-                matrix: false,
-                expected: Expected::PerhapsReplaced,
-                plan: None,
-                turn: Turn::Chance,
-            },
-        ),
-        (at(1200), Act::TakeBack("machine taken back")),
         (at(1260), served("single", mixed(SMALL, 4))),
     ]
 }
@@ -386,7 +361,7 @@ mod tests {
                 _ => 0,
             })
             .sum();
-        assert_eq!(jobs, 64);
+        assert_eq!(jobs, 62);
     }
 
     /// What must work, end to end, with stolen runners.
@@ -422,9 +397,6 @@ mod tests {
             played(|act| matches!(act, Act::Warm { .. }))
                 && played(|act| matches!(act, Act::Rubbish))
         );
-        assert_eq!(posted("event lost"), (2, Expected::Recovered));
-        assert_eq!(posted("event never sent"), (1, Expected::Recovered));
-        assert!(played(|act| matches!(act, Act::TakeBack("machine taken back"))));
         let late = |(_, act): &(Duration, Act)| match act {
             Act::Post { part: "shuffled, event late", plan: Some(plan), .. } => plan.delay_seconds,
             _ => 0.0,
