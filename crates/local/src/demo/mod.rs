@@ -1,8 +1,8 @@
 //! `ostler-local demo`: the scenario played in the local world, watched, judged and shown.
 
 mod progress;
-mod record;
-mod remains;
+pub(crate) mod record;
+pub(crate) mod remains;
 mod report;
 mod scenario;
 
