@@ -94,10 +94,7 @@ pub async fn look(shell: &Shell, stack: &str, tiers: &Tiers) -> Seen {
     let (parameters, images) = split_images(&own);
     let held = parameters_of(shell, &parameters).await;
     let mut ids = images;
-    let held = held.map(|held| {
-        ids.extend(held.values().cloned());
-        held
-    });
+    let held = held.inspect(|held| ids.extend(held.values().cloned()));
     let described = images_of(&tool, &ids).await;
     let names: BTreeSet<&str> =
         own.iter().flat_map(|tier| &tier.instance_types).map(String::as_str).collect();

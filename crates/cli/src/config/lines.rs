@@ -214,7 +214,7 @@ mod tests {
     fn a_key_that_stands_twice_is_told_of_with_the_later_line() {
         let lines = Lines::of(TEXT);
         let path: Path = vec!["tiers".into(), 1.into(), "name".into()];
-        assert_eq!(lines.twice, [path.clone()]);
+        assert_eq!(lines.twice, std::slice::from_ref(&path));
         assert_eq!(lines.line(&path), 9);
         assert_eq!(written(&path), "tiers[1].name");
     }

@@ -264,12 +264,12 @@ fn judge(sources: &[Source]) -> Judged {
 }
 
 /// The value of a JSON text, or the finding that it is none.
-fn parsed(source: &Source) -> Result<Value, Finding> {
+fn parsed(source: &Source) -> Result<Value, Box<Finding>> {
     serde_json::from_str(&source.text).map_err(|error| {
         let text = error.to_string();
         let problem = text.split(" at line ").next().unwrap_or(&text).to_owned();
         let hint = format!("the text is no JSON from column {} on", error.column());
-        source.finding(error.line(), Level::Fail, String::new(), Said { problem, hint })
+        Box::new(source.finding(error.line(), Level::Fail, String::new(), Said { problem, hint }))
     })
 }
 
@@ -294,7 +294,7 @@ fn last_key(path: &[Step]) -> Option<&str> {
 fn judge_app(source: &Source) -> (Vec<Finding>, Option<AppSettings>) {
     let value = match parsed(source) {
         Ok(value) => value,
-        Err(finding) => return (vec![finding], None),
+        Err(finding) => return (vec![*finding], None),
     };
     let lines = Lines::of(&source.text);
     let mut findings: Vec<_> = twice(source, &lines).collect();
@@ -344,7 +344,7 @@ fn judge_apps(source: &Source) -> Vec<Finding> {
         hint: r#"it is a list of {"idParamName": "…", "keyParamName": "…"}"#.into(),
     };
     match (apps::read_manifest(&source.text), parsed(source)) {
-        (_, Err(finding)) => vec![finding],
+        (_, Err(finding)) => vec![*finding],
         (Err(text), Ok(_)) => vec![source.finding(1, Level::Fail, String::new(), problem(text))],
         (Ok(_), Ok(value)) => value
             .as_array()
@@ -396,7 +396,7 @@ fn tier_problem(tier: &Value, registration: Registration) -> Option<String> {
 fn judge_tiers(source: &Source, registration: Registration, judged: &mut Judged) {
     let value = match parsed(source) {
         Ok(value) => value,
-        Err(finding) => return judged.findings.push(finding),
+        Err(finding) => return judged.findings.push(*finding),
     };
     let lines = Lines::of(&source.text);
     judged.findings.extend(twice(source, &lines));

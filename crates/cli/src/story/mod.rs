@@ -583,8 +583,8 @@ fn under_way(
 
 /// Nothing was ever started for it, as far as is known.
 fn unheard(records: &Records) -> Outcome {
-    let said = records.said.iter().flatten().flatten();
-    let refused = said.filter(|line| line.text.contains("no runner is started")).last();
+    let mut said = records.said.iter().flatten().flatten();
+    let refused = said.rfind(|line| line.text.contains("no runner is started"));
     if let Some(line) = refused {
         let remedy = Remedy::of_refusal(&line.text);
         let text = format!("The webhook started no runner for it: {}.", words(&line.text));
