@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes .venv with the tools that the project uses (moto, cfn-lint, awscli, cargo-lambda, ziglang, shellcheck, node), all at
-# the versions of requirements.txt; beside them checkov, whose requirements clash with theirs, and what evaluates policies,
-# by tests/policies/package-lock.json. Repeating it costs nothing: a stamp says what is installed.
+# Makes .venv with the tools that the project uses (moto, cfn-lint, awscli, cargo-lambda, ziglang, shellcheck, node,
+# playwright), all at the versions of requirements.txt; beside them checkov, whose requirements clash with theirs, and
+# what evaluates policies, by tests/policies/package-lock.json. Repeating it costs nothing: a stamp says what is installed.
 # shellcheck source-path=SCRIPTDIR
 source "$(dirname "$0")/common.sh"
 

@@ -20,6 +20,7 @@ mod ledger;
 mod parameters;
 mod reports;
 mod selector;
+mod setup;
 #[cfg(test)]
 mod testing;
 
@@ -43,6 +44,7 @@ pub use ledger::DynamoLedger;
 pub use parameters::{read_parameters, write_parameter};
 pub use reports::SqsReports;
 pub use selector::LambdaSelector;
+pub use setup::SetupParameters;
 
 /// Attempts at a call, the first included. Longer retries belong to Step Functions and SQS.
 const ATTEMPTS: u32 = 3;

@@ -111,14 +111,19 @@ pub struct Lookout {
     pub stacks: Stacks,
 }
 
+/// The clock: real, or in the local world that world's.
+pub fn clock() -> anyhow::Result<SystemClock> {
+    let variable = |name: &str| std::env::var(name).ok();
+    let (clock, endpoint) = (variable("OSTLER_CLOCK"), variable("AWS_ENDPOINT_URL"));
+    let clock = SystemClock::from_variables(clock.as_deref(), endpoint.as_deref());
+    clock.map_err(anyhow::Error::msg)
+}
+
 impl Lookout {
     /// Makes no call.
     pub fn new(aws: SdkConfig, stacks: Stacks) -> anyhow::Result<Self> {
-        let variable = |name: &str| std::env::var(name).ok();
-        let (clock, endpoint) = (variable("OSTLER_CLOCK"), variable("AWS_ENDPOINT_URL"));
-        let clock = SystemClock::from_variables(clock.as_deref(), endpoint.as_deref());
         Ok(Self {
-            clock: clock.map_err(anyhow::Error::msg)?,
+            clock: clock()?,
             wire: Wire::new(&aws)?,
             lambda: aws_sdk_lambda::Client::new(&aws),
             ec2: aws_sdk_ec2::Client::new(&aws),

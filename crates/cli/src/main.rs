@@ -9,6 +9,7 @@ mod exit;
 mod look;
 mod manual;
 mod output;
+mod setup;
 mod shell;
 mod status;
 mod story;
@@ -56,6 +57,7 @@ struct Global {
 
 #[derive(Subcommand)]
 enum Command {
+    Setup(setup::Setup),
     /// Tiers and App settings
     #[command(subcommand)]
     Config(config::Config),
@@ -97,6 +99,7 @@ async fn main() -> ExitCode {
     let Arguments { global, command } = Arguments::parse();
     let shell = Shell::new(Output::of_process(global.json), &global.prefix, global.region);
     let done = match command {
+        Command::Setup(command) => setup::run(&shell, command).await,
         Command::Config(command) => config::run(&shell, command).await,
         Command::Dlq(command) => dlq::run(&shell, command).await,
         Command::Status { stacks } => status::run(&shell, stacks).await,

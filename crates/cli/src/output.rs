@@ -2,7 +2,7 @@
 //! standard error how the work goes, questions, and failures. Colours and progress are for terminals
 //! alone.
 
-use std::io::{IsTerminal, Write, stderr, stdout};
+use std::io::{IsTerminal, Write, stderr, stdin, stdout};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -50,6 +50,8 @@ pub struct Output {
     colours: bool,
     /// Whether the standard error is a terminal, on which lines can be drawn anew.
     lively: bool,
+    /// Whether somebody can answer a question.
+    asks: bool,
 }
 
 impl Output {
@@ -61,13 +63,14 @@ impl Output {
             json,
             colours: !json && !plain && stdout().is_terminal(),
             lively: stderr().is_terminal() && !plain,
+            asks: stdin().is_terminal() && stderr().is_terminal(),
         }
     }
 
     /// For tests: no terminal anywhere.
     #[cfg(test)]
     pub const fn plain(json: bool) -> Self {
-        Self { json, colours: false, lively: false }
+        Self { json, colours: false, lively: false, asks: false }
     }
 
     /// The text, coloured if it goes to a terminal.
@@ -143,6 +146,26 @@ impl Output {
             }
         }
     }
+
+    /// Whether something that destroys may be done: `yes` is the flag `--yes`. Without it and without
+    /// somebody to ask nothing is done.
+    pub fn confirm(&self, question: &str, yes: bool) -> anyhow::Result<bool> {
+        if yes {
+            return Ok(true);
+        }
+        if !self.asks {
+            err(&format!("{question} Nobody is there to ask: repeat the command with --yes."));
+            return Ok(false);
+        }
+        let _ = write!(stderr(), "{question} [y/N] ").and_then(|()| stderr().flush());
+        let mut answer = String::new();
+        stdin().read_line(&mut answer)?;
+        Ok(is_yes(&answer))
+    }
+}
+
+fn is_yes(answer: &str) -> bool {
+    ["y", "yes"].contains(&answer.trim().to_lowercase().as_str())
 }
 
 /// One line: a bar where it is known how long it takes, else the time that has passed.
@@ -240,6 +263,17 @@ mod tests {
         assert_eq!(lines[0], "tier       jobs");
         assert_eq!(lines[1], "\u{1b}[31mlinux-x64\u{1b}[0m  3");
         assert_eq!(lines[2], "größe      12");
+    }
+
+    #[test]
+    fn nothing_is_done_without_a_yes() {
+        let plain = Output::plain(false);
+        assert!(plain.confirm("End it?", true).unwrap());
+        assert!(!plain.confirm("End it?", false).unwrap(), "nobody is there to ask");
+        assert!(is_yes("Yes\n") && is_yes("y"));
+        for no in ["", "n", "no", "yess", "maybe"] {
+            assert!(!is_yes(no), "{no}");
+        }
     }
 
     #[test]

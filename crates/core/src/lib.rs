@@ -20,6 +20,7 @@ pub mod reconciler;
 pub mod report;
 pub mod runner;
 pub mod secret;
+pub mod setup;
 pub mod stolen;
 pub mod supply;
 pub mod time;

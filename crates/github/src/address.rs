@@ -36,6 +36,19 @@ pub fn api(github_url: &str) -> Result<String> {
     Ok(format!("{}/api/v3", url.strip_suffix("/api/v3").unwrap_or(url)))
 }
 
+/// The address that people use, without a slash at the end, of one that [`api`] takes.
+pub fn web(github_url: &str) -> Result<String> {
+    let api = api(github_url)?;
+    if api == "https://api.github.com" {
+        return Ok("https://github.com".to_owned());
+    }
+    Ok(match (api.strip_prefix("https://api."), api.strip_suffix("/api/v3")) {
+        (Some(host), None) => format!("https://{host}"),
+        (_, Some(server)) => server.to_owned(),
+        (None, None) => api,
+    })
+}
+
 fn is_loopback(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
@@ -78,6 +91,22 @@ mod tests {
         ] {
             assert_eq!(api(url).unwrap(), expected, "{url}");
         }
+    }
+
+    #[test]
+    fn gh_the_address_that_people_use_follows_too() {
+        for (url, expected) in [
+            ("https://github.com/", "https://github.com"),
+            ("https://api.github.com", "https://github.com"),
+            ("https://acme.ghe.com/", "https://acme.ghe.com"),
+            ("https://api.acme.ghe.com", "https://acme.ghe.com"),
+            ("https://git.acme.example/api/v3/", "https://git.acme.example"),
+            ("https://api.acme.example:8443", "https://api.acme.example:8443"),
+            ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ] {
+            assert_eq!(web(url).unwrap(), expected, "{url}");
+        }
+        assert!(web("http://git.acme.example").is_err());
     }
 
     #[test]

@@ -12,16 +12,19 @@ mod janitor;
 mod pool;
 mod reply;
 mod reruns;
+mod setup;
 #[cfg(test)]
 mod tests;
 mod transport;
 mod wire;
 
 pub use address::api as api_address;
+pub use address::web as web_address;
 pub use configured::ConfiguredGitHub;
 pub use inspect::{AppSeen, HookSeen, InstallationSeen};
 pub use janitor::{JanitorGitHub, Session};
 pub use pool::Quota;
+pub use setup::AppRegistry;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

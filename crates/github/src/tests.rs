@@ -22,6 +22,7 @@ use crate::transport::{Carried, Times, Transport};
 mod backlog;
 mod janitor;
 mod pool;
+mod setup;
 
 /// A key that opens nothing.
 const KEY: &str = include_str!("../tests/data/app-of-tests.pem");

@@ -93,12 +93,26 @@ impl Transport {
         bearer: &Secret,
         carried: Carried<'_>,
     ) -> Result<Reply, Lost> {
+        self.send_as(Some(bearer), method, path, carried).await
+    }
+
+    /// The same, for what may be asked without a token too.
+    pub async fn send_as(
+        &self,
+        bearer: Option<&Secret>,
+        method: Method,
+        path: &str,
+        carried: Carried<'_>,
+    ) -> Result<Reply, Lost> {
         let what = format!("{method} {}{path}", self.base);
         let lost = |why: &dyn StdError| Lost(format!("{what}: {}", causes(why)));
         // A client with a token shares the connections, and has no token cache that could be copied.
         let client = self
             .client()
-            .and_then(|client| client.user_access_token(SecretString::from(bearer.expose())))
+            .and_then(|client| match bearer {
+                Some(token) => client.user_access_token(SecretString::from(token.expose())),
+                None => Ok(client.clone()),
+            })
             .map_err(|error| lost(&error))?;
         let mut request = request::Builder::new()
             .method(method)

@@ -1,6 +1,8 @@
 //! GitHub's answers, as little of them as is used, and every field optional: null, missing and new values
 //! are all met in practice, and one odd job must not cost a page.
 
+use std::collections::BTreeMap;
+
 use ostler_core::janitor::{Listed, MAX_SAFE_INTEGER, Registration};
 use ostler_core::labels::Labels;
 use ostler_core::ports::{ForgeJob, JobStatus, Registered};
@@ -33,8 +35,25 @@ pub struct Installation {
 /// `GET /users/{owner}`.
 #[derive(Debug, Deserialize)]
 pub struct Account {
+    pub login: Option<String>,
     #[serde(rename = "type")]
     pub kind: Option<String>,
+}
+
+/// `POST /app-manifests/{code}/conversions`. No debug form: it holds secrets.
+#[derive(Deserialize)]
+pub struct Conversion {
+    pub id: Option<u64>,
+    pub slug: Option<String>,
+    pub name: Option<String>,
+    pub owner: Option<Account>,
+    pub html_url: Option<String>,
+    pub pem: Option<String>,
+    pub webhook_secret: Option<String>,
+    #[serde(default)]
+    pub permissions: BTreeMap<String, String>,
+    #[serde(default)]
+    pub events: Vec<String>,
 }
 
 /// `GET …/actions/runner-groups`.

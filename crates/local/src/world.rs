@@ -641,27 +641,30 @@ impl World {
         self.bucket.get_or_try_init(make).await.map(|_| ())
     }
 
-    /// What `make secrets` and an operator put into SSM: App, tiers, secrets, images.
+    /// What a set-up and an operator put into SSM: App, tiers, secrets, images.
     pub async fn put_parameters(&self, tiers: &Value) -> anyhow::Result<()> {
         let app = json!({
             "app_id": self.github.app_id(),
             "github_url": self.github.url(),
             "registration": "organization",
         });
-        let control = [
-            ("/ostler/control/tiers", "String", tiers.to_string()),
+        let key = self.github.app_private_key_pem().to_owned();
+        for (name, kind, value) in [
             ("/ostler/control/app", "String", app.to_string()),
-            (
-                "/ostler/control/app-private-key",
-                "SecureString",
-                self.github.app_private_key_pem().to_owned(),
-            ),
+            ("/ostler/control/app-private-key", "SecureString", key),
             ("/ostler/control/webhook-secret", "SecureString", self.webhook_secret.clone()),
             (NAME_KEY_PARAMETER, "SecureString", self.name_key.clone()),
-        ];
-        let images = IMAGES.map(|(name, id, _)| (name, "String", id.to_owned()));
-        for (name, kind, value) in control.into_iter().chain(images) {
+        ] {
             self.put_parameter(name, kind, &value).await?;
+        }
+        self.put_tiers(tiers).await
+    }
+
+    /// What of it a set-up leaves to the operator: tiers and images.
+    pub async fn put_tiers(&self, tiers: &Value) -> anyhow::Result<()> {
+        self.put_parameter("/ostler/control/tiers", "String", &tiers.to_string()).await?;
+        for (name, id, _) in IMAGES {
+            self.put_parameter(name, "String", id).await?;
         }
         Ok(())
     }

@@ -28,6 +28,8 @@ const BASE: &str = "/api/v3";
 const CONCURRENT_LIMIT: usize = 100;
 /// The App's webhook as it is set up.
 const HOOK_CONFIG: &str = "/app/hook/config";
+/// What stands in addresses for the world's own App.
+pub(super) const OWN_SLUG: &str = "ostler-local";
 /// How long a registration token is good for (docs).
 const REGISTRATION_TOKEN_LIFE: Duration = Duration::from_secs(3600);
 /// What the App may do, as its installations show it.
@@ -89,6 +91,8 @@ pub(super) async fn unknown() -> Response {
 struct Call {
     now: Timestamp,
     caller: Caller,
+    /// The App that called, or the world's own.
+    app_id: u64,
     /// The installation token that it came with.
     token: String,
     params: BTreeMap<String, String>,
@@ -187,12 +191,13 @@ async fn call(
         Ok(admission) => admission,
         Err(error) => return refuse(&error),
     };
-    let (caller, token, admission) = admission;
+    let (caller, app_id, token, admission) = admission;
     // Real time: what a slow answer runs into are the callers' real time-outs.
     tokio::time::sleep(admission.delay).await;
     let mut call = Call {
         now: github.clock.now(),
         caller,
+        app_id,
         token,
         params: params.iter().map(|(name, value)| (name.into(), value.into())).collect(),
         query,
@@ -228,18 +233,23 @@ impl GitHub {
         headers: &HeaderMap,
         method: &str,
         template: &str,
-    ) -> Result<(Caller, String, Admission), ApiError> {
+    ) -> Result<(Caller, u64, String, Admission), ApiError> {
         let header = headers.get("authorization").and_then(|value| value.to_str().ok());
         let token =
             header.and_then(|text| text.split_once(' ')).map_or("", |(_, token)| token.trim());
         let now = self.clock.now();
+        let mut app_id = self.app_id;
+        let mut verify = || match self.apps.signer(token, now) {
+            Some(signed) => signed.map(|id| app_id = id),
+            None => self.key.verify(token, self.app_id, now),
+        };
         self.with_model(|model, _| {
             let caller = if header.is_none() {
                 Err(ApiError::new(401, "Requires authentication"))
             } else if self.personal_token.as_deref() == Some(token) {
                 Ok(Caller::Personal)
             } else if token.matches('.').count() == 2 {
-                self.key.verify(token, self.app_id, now).map(|()| Caller::App)
+                verify().map(|()| Caller::App)
             } else {
                 model.authenticate(now, token)
             };
@@ -256,6 +266,7 @@ impl GitHub {
             check_kind(&caller, template)?;
             Ok((caller, token.to_owned(), admission))
         })
+        .map(|(caller, token, admission)| (caller, app_id, token, admission))
     }
 
     fn answer(&self, method: &str, template: &str, call: &Call) -> Result<Answer, ApiError> {
@@ -269,9 +280,23 @@ impl GitHub {
                 "secret": "********",
                 "url": self.hooks.target(),
             }))),
+            // What an App that was made from a manifest is told otherwise than the world's own.
+            APP if call.app_id != self.app_id => {
+                let described = self.apps.describe(call.app_id, &self.url);
+                described.map(Answer::ok).ok_or_else(ApiError::not_found)
+            }
+            APP_INSTALLATIONS if call.app_id != self.app_id => self.with_model(|model, _| {
+                let installed: Vec<Value> = model
+                    .installed_owners()
+                    .filter(|owner| self.apps.installed(call.app_id, &owner.login))
+                    .map(|owner| installation_json(model, call.app_id, owner))
+                    .collect();
+                let paging = call.paging();
+                Ok(Answer::page(None, paging.cut(installed.into_iter()), paging, |json| json))
+            }),
             _ => self.with_model(|model, _| {
                 sees(model, template, call)?;
-                model_answer(model, self.app_id, method, template, call)
+                model_answer(model, call.app_id, method, template, call)
             }),
         }
     }
@@ -365,7 +390,7 @@ fn model_answer(
             let count = model.installed_owners().count();
             Ok(Answer::ok(json!({
                 "id": app_id,
-                "slug": "ostler-local",
+                "slug": OWN_SLUG,
                 "client_id": format!("Iv23li{app_id:014}"),
                 "node_id": format!("A_kwDO{app_id:x}"),
                 "name": "Ostler (local)",
@@ -577,7 +602,7 @@ fn installation_json(model: &model::GitHub, app_id: u64, owner: &Owner) -> Value
         "repositories_url": format!("{api}/installation/repositories"),
         "html_url": format!("{}/settings/installations/{id}", model.options().html_url),
         "app_id": app_id,
-        "app_slug": "ostler-local",
+        "app_slug": OWN_SLUG,
         "target_id": owner.id,
         "target_type": owner.kind.name(),
         "permissions": permissions(),
@@ -633,7 +658,7 @@ fn show(answer: Answer, url: &str) -> Response {
     response
 }
 
-fn refuse(error: &ApiError) -> Response {
+pub(super) fn refuse(error: &ApiError) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = (status, Json(error.body())).into_response();
     for (name, value) in &error.headers {

@@ -2,6 +2,8 @@
 //!
 //! - `/api/v3/…` is the REST API as on GitHub Enterprise Server,
 //! - `/_runner/…` is what the stand-in for `actions/runner` speaks,
+//! - `/settings/apps/…`, `/organizations/…/settings/apps/…` and `/apps/…` are the web pages on which an App is made from a
+//!   manifest, and installed,
 //! - `/actions/runner/releases/download/…` has its archive,
 //! - `/_admin/…` is for whoever plays the world: jobs, faults, state.
 //!
@@ -10,6 +12,7 @@
 
 mod admin;
 mod api;
+mod apps;
 mod auth;
 mod protocol;
 mod webhooks;
@@ -85,6 +88,7 @@ pub struct GitHub {
     key: auth::AppKey,
     model: Mutex<model::GitHub>,
     hooks: webhooks::Hooks,
+    apps: apps::Apps,
     release: Option<Bytes>,
     /// API requests under way, for the limit on concurrent ones.
     under_way: std::sync::atomic::AtomicUsize,
@@ -137,6 +141,7 @@ impl GitHub {
                 config.webhook_secret,
                 config.seed,
             ),
+            apps: apps::Apps::default(),
             release: config.release,
             under_way: std::sync::atomic::AtomicUsize::new(0),
             stop: tokio::sync::watch::Sender::new(false),
@@ -159,6 +164,11 @@ impl GitHub {
     /// The App's id.
     pub fn app_id(&self) -> u64 {
         self.app_id
+    }
+
+    /// Ids and names of the Apps that were made from manifests.
+    pub fn made_apps(&self) -> Vec<(u64, String)> {
+        self.apps.list()
     }
 
     /// Where webhooks go from now on; nowhere for `None`.
@@ -284,6 +294,7 @@ impl GitHub {
             .merge(api::routes())
             .merge(protocol::routes())
             .merge(admin::routes())
+            .merge(apps::routes())
             .fallback(api::unknown)
             .with_state(Arc::clone(&self));
         let mut stop = self.stop.subscribe();

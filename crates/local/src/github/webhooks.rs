@@ -204,13 +204,13 @@ pub(super) struct Hooks {
 
 struct Inner {
     clock: WorldClock,
-    app_id: u64,
-    secret: String,
     client: Client<HttpConnector, Full<Bytes>>,
     state: Mutex<State>,
 }
 
 struct State {
+    app_id: u64,
+    secret: String,
     target: Option<String>,
     rng: StdRng,
     faults: DeliveryFaults,
@@ -224,6 +224,8 @@ struct State {
 impl Hooks {
     pub(super) fn new(clock: WorldClock, app_id: u64, secret: String, seed: u64) -> Self {
         let state = State {
+            app_id,
+            secret,
             target: None,
             // Not the model's numbers over again.
             rng: StdRng::seed_from_u64(seed ^ 0x5eed_f0f0),
@@ -234,7 +236,7 @@ impl Hooks {
             next_id: 200_000_000_000,
         };
         let client = Client::builder(TokioExecutor::new()).build_http();
-        Self { inner: Arc::new(Inner { clock, app_id, secret, client, state: Mutex::new(state) }) }
+        Self { inner: Arc::new(Inner { clock, client, state: Mutex::new(state) }) }
     }
 
     pub(super) fn set_target(&self, url: Option<&str>) {
@@ -244,6 +246,13 @@ impl Hooks {
     /// Where deliveries go.
     pub(super) fn target(&self) -> Option<String> {
         self.inner.lock().target.as_ref().map(ToString::to_string)
+    }
+
+    /// They are another App's from now on.
+    pub(super) fn belong_to(&self, app_id: u64, secret: &str, url: Option<&str>) {
+        let mut state = self.inner.lock();
+        (state.app_id, state.secret) = (app_id, secret.to_owned());
+        state.target = url.map(Into::into);
     }
 
     pub(super) fn set_faults(&self, faults: DeliveryFaults) {
@@ -311,7 +320,7 @@ impl Hooks {
     pub(super) fn send_raw(&self, hook: RawHook) {
         let body = Bytes::from(hook.body);
         let guid = format!("{:032x}", self.inner.lock().rng.random::<u128>());
-        let signature = hook.signature.unwrap_or_else(|| signature(&self.inner.secret, &body));
+        let signature = hook.signature.unwrap_or_else(|| self.sign(&body));
         let mut headers = self.headers(&guid, &signature, &hook.content_type);
         if let Some(event) = &hook.event {
             headers.insert("X-GitHub-Event".into(), event.clone());
@@ -359,8 +368,10 @@ impl Hooks {
         } else {
             (text, json_type())
         };
-        let secret = if plan.bad_signature { "another secret" } else { &self.inner.secret };
-        let signature = signature(secret, body.as_bytes());
+        let signature = match plan.bad_signature {
+            true => signature("another secret", body.as_bytes()),
+            false => self.sign(body.as_bytes()),
+        };
         let mut headers = self.headers(&event.guid, &signature, &content_type);
         headers.insert("X-GitHub-Event".into(), event.event.clone());
         Parcel {
@@ -377,9 +388,13 @@ impl Hooks {
         }
     }
 
+    fn sign(&self, body: &[u8]) -> String {
+        signature(&self.inner.lock().secret, body)
+    }
+
     /// The headers of GitHub's deliveries (docs), without the event's.
     fn headers(&self, guid: &str, signature: &str, content_type: &str) -> BTreeMap<String, String> {
-        let app_id = self.inner.app_id.to_string();
+        let app_id = self.inner.lock().app_id.to_string();
         [
             ("Accept", "*/*"),
             ("Content-Type", content_type),
