@@ -2,6 +2,7 @@
 //! by the hour, and volumes, addresses and traffic come on top.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde::Deserialize;
 
@@ -41,9 +42,11 @@ pub struct Prices {
 }
 
 impl Prices {
-    /// Those of the repository; `None` never, which a test shows.
-    pub fn listed() -> Option<Self> {
-        serde_json::from_str(PRICES).ok()
+    /// Those of the repository, read once; `None` never, which a test shows.
+    pub fn listed() -> Option<&'static Self> {
+        static LISTED: LazyLock<Option<Prices>> =
+            LazyLock::new(|| serde_json::from_str(PRICES).ok());
+        LISTED.as_ref()
     }
 
     /// USD an hour of a type; `None` if the list does not have it.

@@ -12,7 +12,8 @@ mod common;
 use std::time::Duration;
 
 use common::{
-    ended, holds, hours, lasting, minutes, names, runners, seconds, small, story, verdict,
+    conclusion, ended, holds, hours, lasting, minutes, names, only_tier, runners, seconds, small,
+    story, strange, verdict,
 };
 use ostler_core::config::Settings;
 use ostler_core::runner::{self, StepEvent};
@@ -44,11 +45,6 @@ fn reason(history: &Simulation, runner: &str) -> Option<String> {
     history.state().executions[runner].reason().map(str::to_owned)
 }
 
-fn conclusion(history: &Simulation, job: u64) -> Option<String> {
-    let state = history.state();
-    state.github.all_jobs().find(|found| found.id == job).and_then(|job| job.conclusion.clone())
-}
-
 fn live(history: &Simulation) -> usize {
     let state = history.state();
     state.ec2.instances().filter(|it| !it.state(state.now).is_over()).count()
@@ -70,9 +66,7 @@ fn closed_group() -> Simulation {
     let history = Simulation::new(1);
     let nobody = Visibility::Selected([].into());
     history.state().github.add_group(ORGANIZATION, "closed", nobody, true).unwrap();
-    let mut tier = tier("small", &["small"]);
-    tier["runner_group"] = json!("closed");
-    history.world.tiers(&[tier]);
+    only_tier(&history, json!({"runner_group": "closed"}));
     history
 }
 
@@ -551,9 +545,7 @@ fn an_aborted_execution_of_a_stolen_runner_harms_no_job_and_leaves_none_waiting(
         for abort in [10, 100, 400] {
             let mut history = Simulation::new(40);
             history.judges_reports = judged;
-            history.state().github.add_repository("acme/strange", true).installed = false;
-            let thief = JobSpec::new("acme/strange", &["self-hosted", "small"]);
-            let thief = history.post(&JobSpec { duration: hours(1), ..thief });
+            let thief = strange(&mut history, hours(1));
             let job = history.post(&small());
             history.run_for(seconds(abort));
             history.end_execution(&name_of(&history, job), Status::Aborted);
@@ -572,9 +564,7 @@ fn an_aborted_execution_of_a_stolen_runner_harms_no_job_and_leaves_none_waiting(
 fn seemingly_idle(judged: bool) -> (Simulation, [u64; 2]) {
     let mut history = Simulation::new(40);
     history.judges_reports = judged;
-    history.state().github.add_repository("acme/strange", true).installed = false;
-    let thief = JobSpec::new("acme/strange", &["self-hosted", "small"]);
-    let thief = history.post(&JobSpec { duration: hours(1), ..thief });
+    let thief = strange(&mut history, hours(1));
     let job = history.post(&small());
     let begun = |history: &Simulation| {
         history.state().github.all_jobs().any(|it| it.id == thief && it.started_at.is_some())

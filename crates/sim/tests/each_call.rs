@@ -11,12 +11,12 @@
 
 mod common;
 
-use common::{hours, lasting, minutes, seconds, small, story, verdict};
+use common::{hours, lasting, minutes, only_tier, seconds, small, story, strange, verdict};
 use ostler_sim::ec2::{Fault, LaunchRule, PoolMatch};
-use ostler_sim::github::{ApiError, Fault as GitHubFault, FaultRule, JobSpec, endpoint};
+use ostler_sim::github::{ApiError, Fault as GitHubFault, FaultRule, endpoint};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::{Fate, Simulation};
-use ostler_sim::world::{Plan, REPOSITORY, Status, Strike, tier};
+use ostler_sim::world::{Plan, REPOSITORY, Status, Strike};
 
 /// One fault may cost a runner, and the time in which it is noticed.
 const AFTER_A_FAULT: Allowance = Allowance { surplus: 1, longest_wait: minutes(60) };
@@ -91,9 +91,7 @@ fn a_job_that_goes_well() {
 
 fn short_of_capacity() -> Simulation {
     let mut history = Simulation::new(2);
-    let mut tier = tier("small", &["small"]);
-    tier["market"] = "spot-then-on-demand".into();
-    history.world.tiers(&[tier]);
+    only_tier(&history, serde_json::json!({"market": "spot-then-on-demand"}));
     history.state().ec2.add_rule(LaunchRule {
         pools: PoolMatch::default(),
         subnet: None,
@@ -133,9 +131,7 @@ fn a_registration_that_github_puts_off() {
 /// A job that nothing of ours was started for takes the runner, for hours.
 fn stolen() -> Simulation {
     let mut history = Simulation::new(40);
-    history.state().github.add_repository("acme/strange", true).installed = false;
-    let thief = JobSpec::new("acme/strange", &["self-hosted", "small"]);
-    history.post(&JobSpec { duration: hours(2), ..thief });
+    strange(&mut history, hours(2));
     history.post(&small());
     history
 }

@@ -10,12 +10,12 @@ mod common;
 
 use std::time::Duration;
 
-use common::{conclusion, holds, interrupt, lasting, minutes, names, seconds, small};
+use common::{conclusion, holds, interrupt, lasting, minutes, names, only_tier, seconds, small};
 use ostler_core::instances::{Handled, InstanceEvent, batch};
 use ostler_sim::ec2::{LaunchFault, Market, PoolMatch};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::{Fate, Simulation};
-use ostler_sim::world::{Plan, REPOSITORY, Strike, tier};
+use ostler_sim::world::{Plan, REPOSITORY, Strike};
 use serde_json::{Value, json};
 
 fn within(longest: Duration) -> Allowance {
@@ -31,9 +31,7 @@ fn told() -> Simulation {
 /// On spot machines, with on-demand ones where there are none.
 fn spot() -> Simulation {
     let history = told();
-    let mut tier = tier("small", &["small"]);
-    tier["market"] = json!("spot-then-on-demand");
-    history.world.tiers(&[tier]);
+    only_tier(&history, json!({"market": "spot-then-on-demand"}));
     history
 }
 

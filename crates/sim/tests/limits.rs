@@ -10,7 +10,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::{ended, holds, hours, lasting, minutes, names, seconds, small};
+use common::{ended, holds, hours, lasting, minutes, names, only_tier, seconds, small};
 use ostler_sim::ec2::{PoolMatch, Span};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::Simulation;
@@ -23,9 +23,7 @@ fn within(longest: u64) -> Allowance {
 
 fn bounded(most: u32) -> Simulation {
     let history = Simulation::new(1);
-    let mut tier = tier("small", &["small"]);
-    tier["max_runners"] = json!(most);
-    history.world.tiers(&[tier]);
+    only_tier(&history, json!({"max_runners": most}));
     history
 }
 

@@ -10,11 +10,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{holds, minutes, names, seconds, small};
+use common::{conclusion, holds, interrupt, minutes, names, only_tier, seconds, small};
 use ostler_sim::ec2::{LaunchFault, Span};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::Simulation;
-use ostler_sim::world::{REPOSITORY, Status, tier};
+use ostler_sim::world::{REPOSITORY, Status};
 use serde_json::json;
 
 fn within(longest: Duration) -> Allowance {
@@ -25,29 +25,12 @@ fn market(market: &str) -> Simulation {
     let mut history = Simulation::new(1);
     history.hears_instances = true;
     history.reconciles = true;
-    let mut tier = tier("small", &["small"]);
-    tier["market"] = json!(market);
-    history.world.tiers(&[tier]);
+    only_tier(&history, json!({"market": market}));
     history
 }
 
 fn base(history: &Simulation, job: u64) -> String {
     history.world.base_name(REPOSITORY, job)
-}
-
-/// EC2 wants the runner's machine back.
-#[track_caller]
-fn reclaim(history: &mut Simulation, runner: &str) {
-    let id = history.instance_of(runner).unwrap_or_else(|| panic!("{runner} has a machine"));
-    let now = history.now();
-    assert!(history.state().ec2.interrupt(now, &id), "{runner} is on a spot machine");
-    // The models tell what is new when something happens.
-    history.at_github(|_, _| ());
-}
-
-fn conclusion(history: &Simulation, job: u64) -> Option<String> {
-    let state = history.state();
-    state.github.all_jobs().find(|found| found.id == job).and_then(|job| job.conclusion.clone())
 }
 
 #[test]
@@ -58,7 +41,7 @@ fn sp_08_all_idle_spot_machines_are_reclaimed_and_all_are_there_again_at_once() 
     history.run_for(seconds(10));
     for job in jobs {
         let name = base(&history, job);
-        reclaim(&mut history, &name);
+        interrupt(&mut history, &name);
     }
     history.run_for(seconds(30));
     for job in jobs {
@@ -77,7 +60,7 @@ fn cl_06_five_reclaims_in_a_row_end_neither_the_job_nor_an_on_demand_launch() {
     let name = base(&history, job);
     for runner in [name.clone(), format!("{name}-r1"), format!("{name}-r2")] {
         history.run_for(seconds(20));
-        reclaim(&mut history, &runner);
+        interrupt(&mut history, &runner);
     }
     history.run_for(seconds(20));
     let last = history.instance_of(&format!("{name}-r3")).unwrap();
@@ -95,7 +78,7 @@ fn cl_06_where_there_is_only_spot_reclaims_cost_an_hour_and_not_the_job() {
     let name = base(&history, job);
     for suffix in ["", "-r1", "-r2", "-r3"] {
         history.run_for(seconds(20));
-        reclaim(&mut history, &format!("{name}{suffix}"));
+        interrupt(&mut history, &format!("{name}{suffix}"));
     }
     let next = format!("{name}-q1");
     for _ in 0..80 {
@@ -105,7 +88,7 @@ fn cl_06_where_there_is_only_spot_reclaims_cost_an_hour_and_not_the_job() {
         history.run_for(minutes(1));
     }
     history.run_for(seconds(10));
-    reclaim(&mut history, &next);
+    interrupt(&mut history, &next);
     holds(&mut history, within(minutes(80)));
     assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
 }
@@ -113,9 +96,7 @@ fn cl_06_where_there_is_only_spot_reclaims_cost_an_hour_and_not_the_job() {
 #[test]
 fn cl_07_machines_that_are_shutting_down_serve_nobody_and_keep_nobodys_place() {
     let mut history = market("on-demand");
-    let mut tier = tier("small", &["small"]);
-    tier["max_runners"] = json!(2);
-    history.world.tiers(&[tier]);
+    only_tier(&history, json!({"max_runners": 2}));
     // Longer than a job waits for its machine: one that counted them would start the next two late.
     history.state().ec2.options().shutting_down = Span::seconds(480, 480);
     for _ in 0..2 {

@@ -10,7 +10,9 @@ mod common;
 
 use std::time::Duration;
 
-use common::{conclusion, holds, hours, lasting, minutes, names, runners, seconds, small};
+use common::{
+    conclusion, holds, hours, lasting, minutes, names, runners, seconds, small, two_reconcilers,
+};
 use ostler_core::reconciler::{Reconciled, reconcile};
 use ostler_sim::ec2::LaunchFault;
 use ostler_sim::github::{
@@ -18,7 +20,7 @@ use ostler_sim::github::{
 };
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::Simulation;
-use ostler_sim::world::{Plan, Progress, REPOSITORY, Status, Strike, World, tier};
+use ostler_sim::world::{Plan, REPOSITORY, Status, Strike, World, tier};
 use serde_json::json;
 
 fn within(longest: u64) -> Allowance {
@@ -91,25 +93,8 @@ fn do_16_two_runs_at_a_time_send_a_delivery_once() {
         history.post(&small());
         history.run_for(seconds(30));
         history.reconciles = false;
-        // The first run is where it is after so many calls when the second does all of its work.
         let world = history.world.clone();
-        let settings = world.current_settings();
-        world.state().latency = ostler_sim::ec2::Span { least: seconds(1), most: seconds(1) };
-        let mut first = std::pin::pin!(reconcile(&world, &settings, || true));
-        let mut goes_on = true;
-        for _ in 0..second {
-            match world.poll(first.as_mut()) {
-                Progress::Sleeps(until) => world.pass_until(until),
-                _ => goes_on = false,
-            }
-            if !goes_on {
-                break;
-            }
-        }
-        run(&world);
-        if goes_on {
-            world.run("reconciler", first);
-        }
+        two_reconcilers(&world, second);
         let again = world.count("", "Deliveries.redeliver");
         assert_eq!(again, 1, "after {second} calls");
     }

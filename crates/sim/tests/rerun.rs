@@ -8,13 +8,15 @@
 
 mod common;
 
-use common::{conclusion, holds, hours, interrupt, lasting, minutes, names, seconds, small};
-use ostler_core::reconciler::reconcile;
-use ostler_sim::ec2::{LaunchFault, Market, Span};
+use common::{
+    conclusion, holds, hours, interrupt, lasting, minutes, names, only_tier, seconds, small,
+    two_reconcilers,
+};
+use ostler_sim::ec2::{LaunchFault, Market};
 use ostler_sim::github::{ApiError, Fault as GitHubFault, FaultRule, Job, JobSpec, Turn, endpoint};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::Simulation;
-use ostler_sim::world::{Plan, Progress, REPOSITORY, Strike, tier};
+use ostler_sim::world::{Plan, REPOSITORY, Strike};
 use serde_json::{Value, json};
 
 /// On spot machines, with events of instances and a reconciler; the tier with that changed.
@@ -22,12 +24,9 @@ fn begun(changed: Value) -> Simulation {
     let mut history = Simulation::new(1);
     history.hears_instances = true;
     history.reconciles = true;
-    let mut tier = tier("small", &["small"]);
-    tier["market"] = json!("spot-then-on-demand");
-    for (key, value) in changed.as_object().unwrap() {
-        tier[key] = value.clone();
-    }
-    history.world.tiers(&[tier]);
+    let mut keys = json!({"market": "spot-then-on-demand"});
+    keys.as_object_mut().unwrap().extend(changed.as_object().unwrap().clone());
+    only_tier(&history, keys);
     history
 }
 
@@ -249,23 +248,7 @@ fn two_reconcilers_at_a_time_run_a_job_again_once() {
         let (mut history, _) = failed();
         history.run_for(minutes(5));
         let world = history.world.clone();
-        let settings = world.current_settings();
-        world.state().latency = Span { least: seconds(1), most: seconds(1) };
-        let mut first = std::pin::pin!(reconcile(&world, &settings, || true));
-        let mut goes_on = true;
-        for _ in 0..second {
-            match world.poll(first.as_mut()) {
-                Progress::Sleeps(until) => world.pass_until(until),
-                _ => goes_on = false,
-            }
-            if !goes_on {
-                break;
-            }
-        }
-        world.run("reconciler", reconcile(&world, &settings, || true)).unwrap().unwrap();
-        if goes_on {
-            world.run("reconciler", first);
-        }
+        two_reconcilers(&world, second);
         assert_eq!(world.count("", "Reruns.rerun"), 1, "after {second} calls");
     }
 }

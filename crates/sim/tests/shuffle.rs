@@ -9,7 +9,7 @@
 
 mod common;
 
-use common::{holds, hours, lasting, minutes, names, runners, seconds, small};
+use common::{holds, hours, lasting, minutes, names, runners, seconds, small, strange};
 use ostler_core::job::RunnerInput;
 use ostler_core::ports::Executions;
 use ostler_sim::ec2::{self, LaunchFault, PoolMatch, Rate, Throttle};
@@ -176,9 +176,7 @@ fn a_theft_starts_one_and_the_waiting_job_runs_on_it() {
     for judged in [false, true] {
         let mut history = Simulation::new(40);
         history.judges_reports = judged;
-        history.state().github.add_repository("acme/strange", true).installed = false;
-        let thief = JobSpec::new("acme/strange", &["self-hosted", "small"]);
-        history.post(&JobSpec { duration: hours(3), ..thief });
+        strange(&mut history, hours(3));
         let job = history.post(&small());
         holds(&mut history, within(6));
         let name = history.world.base_name(REPOSITORY, job);

@@ -119,13 +119,10 @@ impl Simulation {
             return;
         }
         let (kind, detail) = match event.what {
-            Happening::State(state @ (State::ShuttingDown | State::Terminated)) => {
-                let state = if state == State::Terminated { "terminated" } else { "shutting-down" };
-                (
-                    "EC2 Instance State-change Notification",
-                    json!({"instance-id": event.instance, "state": state}),
-                )
-            }
+            Happening::State(state @ (State::ShuttingDown | State::Terminated)) => (
+                "EC2 Instance State-change Notification",
+                json!({"instance-id": event.instance, "state": state.name()}),
+            ),
             Happening::SpotWarning => (
                 "EC2 Spot Instance Interruption Warning",
                 json!({"instance-id": event.instance, "instance-action": "terminate"}),

@@ -3,13 +3,15 @@
 
 use std::time::Duration;
 
+use ostler_core::reconciler::reconcile;
 use ostler_core::secret::Secret;
 use ostler_core::webhook;
 pub use ostler_sim::campaign::story;
+use ostler_sim::ec2::Span;
 use ostler_sim::github::{self, JobSpec};
 use ostler_sim::invariants::{Allowance, violations};
 use ostler_sim::simulation::{Simulation, request, signed};
-use ostler_sim::world::{REPOSITORY, Status, WEBHOOK_SECRET, World};
+use ostler_sim::world::{Progress, REPOSITORY, Status, WEBHOOK_SECRET, World, tier};
 use serde_json::Value;
 
 /// Longer than any history here: the day that GitHub keeps a job queued, and a runner's life.
@@ -58,13 +60,56 @@ pub fn conclusion(history: &Simulation, job: u64) -> Option<String> {
     state.github.all_jobs().find(|found| found.id == job).and_then(|job| job.conclusion.clone())
 }
 
-/// EC2 takes a runner's machine back.
+/// The tier `small`, with these keys, is the only one.
+pub fn only_tier(history: &Simulation, keys: Value) {
+    let mut tier = tier("small", &["small"]);
+    for (key, value) in keys.as_object().expect("an object") {
+        tier[key] = value.clone();
+    }
+    history.world.tiers(&[tier]);
+}
+
+/// EC2 takes a runner's spot machine back.
+#[track_caller]
 pub fn interrupt(history: &mut Simulation, runner: &str) {
-    let id = history.instance_of(runner).expect("a machine of the runner");
+    let id = history.instance_of(runner).unwrap_or_else(|| panic!("{runner} has a machine"));
     let now = history.now();
-    history.state().ec2.interrupt(now, &id);
+    assert!(history.state().ec2.interrupt(now, &id), "{runner} is on a spot machine");
     // The models tell what is new when something happens.
     history.at_github(|_, _| ());
+}
+
+/// A job of a repository that the App can't see, which asks for what the tier `small` has, and runs so long.
+pub fn strange(history: &mut Simulation, duration: Duration) -> u64 {
+    history.state().github.add_repository("acme/strange", true).installed = false;
+    let spec = JobSpec::new("acme/strange", &["self-hosted", "small"]);
+    history.post(&JobSpec { duration, ..spec })
+}
+
+/// Two runs of the reconciler at a time: the first is where it is after so many calls when the second does all of its
+/// work.
+pub fn two_reconcilers(world: &World, calls: usize) {
+    let settings = world.current_settings();
+    let one = Duration::from_secs(1);
+    world.state().latency = Span { least: one, most: one };
+    let mut first = std::pin::pin!(reconcile(world, &settings, || true));
+    let mut goes_on = true;
+    for _ in 0..calls {
+        match world.poll(first.as_mut()) {
+            Progress::Sleeps(until) => world.pass_until(until),
+            _ => goes_on = false,
+        }
+        if !goes_on {
+            break;
+        }
+    }
+    world
+        .run("reconciler", reconcile(world, &settings, || true))
+        .expect("not killed")
+        .expect("done");
+    if goes_on {
+        world.run("reconciler", first);
+    }
 }
 
 /// Names of the executions, by status.
