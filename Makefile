@@ -23,7 +23,7 @@ help: ## say what there is (the default)
 setup: ## make .venv with the pinned tools (all targets do this first, where they need it)
 	@scripts/setup.sh
 
-demo: setup ## play 62 jobs in the local world: target/demo/report.html
+demo: setup ## play 64 jobs in the local world: target/demo/report.html
 	@scripts/demo.sh
 
 chaos: setup ## play a script of faults in the local world: target/chaos/report.md; SEED=1

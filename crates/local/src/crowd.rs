@@ -6,14 +6,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use ostler_core::janitor::{
     self, By, Candidate, Config, Ec2InstanceIds, Inventory, Part, ProviderConfig,
 };
 use ostler_sim::ec2::{self, Allocation, FleetRequest, Image, Market, Override, Tags, Template};
-use ostler_sim::github::{ApiError, Scope, Visibility};
+use ostler_sim::github::{Scope, Visibility};
 
 use crate::ec2::Ec2Plane;
+use crate::github::refused;
 use crate::world::World;
 
 /// Where the instances are: other regions than the world's own.
@@ -298,9 +299,4 @@ impl Inventory for Nowhere {
     async fn any_lives(&self, _: By, _: &[String]) -> Vec<ostler_core::Result<bool>> {
         Vec::new()
     }
-}
-
-/// GitHub's refusal as an error.
-fn refused(error: ApiError) -> anyhow::Error {
-    anyhow!("the local GitHub refused: {} {}", error.status, error.message)
 }

@@ -27,7 +27,7 @@ enum Command {
     Job(Job),
     /// Shows jobs, runners and calls of a running world.
     Status(Place),
-    /// Plays some fifty jobs in a world of its own; exits with 1 if a promise did not hold.
+    /// Plays the demo's jobs in a world of its own; exits with 1 if a promise did not hold.
     Demo(Demo),
     /// Plays a script of faults in a world of its own; exits with 1 if a promise did not hold.
     Chaos(Chaos),
@@ -188,7 +188,7 @@ async fn play(options: Demo) -> anyhow::Result<ExitCode> {
     println!("starting the local world at {}× speed", options.scale);
     let world = World::up(config).await?;
     println!("deploying the stacks of infra/");
-    let summary = match world.install_without_recovery(&demo::tiers()).await {
+    let summary = match world.install(&demo::tiers()).await {
         Ok(()) => demo::play(&world, &options.out).await,
         Err(error) => Err(error),
     };

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use bytes::Bytes;
 use http::Method;
 use ostler_core::job::JobId;
@@ -23,7 +23,7 @@ use crate::aws::{self, REGION};
 use crate::deploy::events;
 use crate::ec2::{self, Ec2Plane};
 use crate::edge::{Edge, InstanceIdentity, InstancePlane};
-use crate::github::{GitHub, GitHubConfig};
+use crate::github::{GitHub, GitHubConfig, refused};
 use crate::instances;
 use crate::lambda_host::zip_of;
 use crate::moto::{Moto, default_venv};
@@ -461,14 +461,9 @@ impl World {
 
     /// Sets the parameters and deploys all stacks with the functions' binaries: a working install.
     pub async fn install(&self, tiers: &Value) -> anyhow::Result<()> {
-        self.install_without_recovery(tiers).await?;
-        self.deploy_recovery(&[]).await
-    }
-
-    /// The same without the recovery stack: nothing but the control plane starts runners.
-    pub async fn install_without_recovery(&self, tiers: &Value) -> anyhow::Result<()> {
         self.put_parameters(tiers).await?;
         tokio::try_join!(self.deploy_stacks(&[]), self.deploy_reaper(&[]))?;
+        self.deploy_recovery(&[]).await?;
         let machine = self.output("StateMachineArn")?;
         let (schedule, seconds) = JANITOR_SCHEDULE;
         let own = [
@@ -576,7 +571,7 @@ impl World {
         let (scope, labels) = (Scope::Organization("acme".into()), ["self-hosted".to_owned()]);
         self.github
             .with_model(|model, now| model.generate_jit(now, &scope, &name, Some(1), &labels))
-            .map_err(|error| anyhow!("the local GitHub refused {name}: {}", error.message))?;
+            .map_err(refused)?;
         Ok(name)
     }
 

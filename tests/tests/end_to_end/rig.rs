@@ -10,7 +10,7 @@ use ostler_local::world::{World, WorldConfig};
 use ostler_sim::github::{Job, JobSpec, Status};
 use serde_json::{Value, json};
 
-/// World seconds in a real one: as in the demo.
+/// World seconds in a real one: twice those of the demo, whose jobs are far more.
 const SCALE: f64 = 60.0;
 
 /// For how long something is waited for, in real time. A quiet machine needs a tenth of it at most.

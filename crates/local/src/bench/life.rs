@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail, ensure};
 use http::HeaderMap;
 use ostler_core::time::Timestamp;
-use ostler_sim::github::{ApiError, JobSpec, Poll, Status};
+use ostler_sim::github::{JobSpec, Poll, Status};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use super::Bench;
 use super::figures::Kind;
 use super::reports::STRANGE;
-use crate::github::RawHook;
+use crate::github::{RawHook, refused};
 use crate::lambda_host::url;
 use crate::world::World;
 
@@ -295,11 +295,6 @@ impl Bench<'_> {
 
 fn spec() -> JobSpec {
     JobSpec::new(REPOSITORY, &LABELS)
-}
-
-/// GitHub's refusal as an error of the measurement.
-pub fn refused(error: ApiError) -> anyhow::Error {
-    anyhow::anyhow!("the local GitHub refused: {} {}", error.status, error.message)
 }
 
 /// The repositories must be there before their jobs.

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use super::Bench;
 use super::figures::Kind;
-use super::life::{LABELS, REPOSITORY, refused};
+use super::life::{LABELS, REPOSITORY};
+use crate::github::refused;
 
 /// A repository of the organisation where the App is not installed.
 pub const STRANGE: &str = "acme/elsewhere";

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ostler_core::time::Timestamp;
-use ostler_sim::github::{ApiError, Job, JobSpec, Status, Turn};
+use ostler_sim::github::{Job, JobSpec, Status, Turn};
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use crate::demo::remains::Remainder;
+use crate::demo::remains::{Remainder, is_over, of_job};
 use crate::ec2::Ec2Fault;
+use crate::github::refused;
 use crate::world::World;
 pub use report::Report;
 pub use script::tiers;
@@ -116,7 +117,7 @@ pub async fn play(world: &World, out: &Path, seed: u64) -> anyhow::Result<Report
     script::play(&mut chaos).await?;
     let mut remains = Remainder::default();
     loop {
-        chaos.pause(LOOK.mul_f64(world.clock.scale())).await?;
+        chaos.pause(LOOK.mul_f64(world.clock.scale())).await;
         let over = chaos.jobs.iter().all(Subject::is_over);
         let registered = !world.github.snapshot().runners.is_empty();
         if over && !registered && remains.nothing_left(world).await? {
@@ -198,26 +199,21 @@ impl Chaos<'_> {
     }
 
     /// Lets that much world time pass.
-    async fn pause(&mut self, time: Duration) -> anyhow::Result<()> {
+    async fn pause(&mut self, time: Duration) {
         let end = self.world.clock.now() + time;
         while self.world.clock.now() < end {
             tokio::time::sleep(LOOK).await;
             self.look();
         }
-        Ok(())
     }
 
-    /// Looks until it is so, for half an hour of world time at most. `false` if it was in vain.
-    async fn until(&mut self, mut so: impl FnMut(&Self) -> bool) -> anyhow::Result<bool> {
+    /// Looks until it is so, for half an hour of world time at most: what never was so is told at the end.
+    async fn until(&mut self, mut so: impl FnMut(&Self) -> bool) {
         let end = self.world.clock.now() + PATIENCE;
-        while !so(self) {
-            if self.world.clock.now() >= end {
-                return Ok(false);
-            }
+        while !so(self) && self.world.clock.now() < end {
             tokio::time::sleep(LOOK).await;
             self.look();
         }
-        Ok(true)
     }
 
     /// Whether a machine was ever launched for the job.
@@ -301,7 +297,7 @@ impl Chaos<'_> {
             .ec2
             .instances()
             .into_iter()
-            .filter(|view| matches!(view.state.as_str(), "shutting-down" | "terminated"))
+            .filter(|view| is_over(&view.state))
             .map(|view| view.instance_id)
             .collect();
         self.idle.retain(|(id, machine)| {
@@ -325,14 +321,4 @@ impl Chaos<'_> {
             job.runners = names.iter().filter(|name| of_job(name, job.id)).count();
         }
     }
-}
-
-/// Whether a runner was started for the job.
-fn of_job(runner: &str, id: u64) -> bool {
-    runner.contains(&format!("-{id}-"))
-}
-
-/// GitHub's refusal as an error of the script.
-fn refused(error: ApiError) -> anyhow::Error {
-    anyhow::anyhow!("GitHub refused the script's request: {} {}", error.status, error.message)
 }

@@ -53,15 +53,7 @@ impl Report {
             violations
                 .extend(broken(job).map(|how| format!("job {} ({}): {how}", job.id, job.befell)));
         }
-        for (kind, names) in [
-            ("instance", &remains.instances),
-            ("registration", &remains.registrations),
-            ("handoff item", &remains.handoffs),
-            ("execution", &remains.executions),
-        ] {
-            violations.extend(names.iter().map(|name| format!("I5: {kind} left behind: {name}")));
-        }
-        violations.extend(remains.leaks.iter().map(|leak| format!("I9: secret found in {leak}")));
+        violations.extend(remains.broken());
         Self {
             seed,
             seconds: chaos.world.clock.now().since(chaos.start).as_secs(),

@@ -8,15 +8,51 @@ use rand::Rng as _;
 use rand::seq::{IndexedRandom as _, SliceRandom as _};
 use serde_json::{Value, json};
 
-use super::{Chaos, Wanted, When, refused};
+use super::{Chaos, Wanted, When};
 use crate::ec2::{Ec2Fault, Fate};
 use crate::edge::{FaultKind, FaultRule};
-use crate::github::DeliveryPlan;
+use crate::github::{DeliveryPlan, refused};
 
-/// Kinds of faults, each with a tier of that label. The first goes first, whatever the seed says: a machine's fate is that
-/// of the next one to be launched.
-const KINDS: [&str; 8] =
-    ["boots", "hooks", "spot", "throttled", "killed", "failing", "cancelled", "storm"];
+/// A kind of faults, with a tier of that label.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Boots,
+    Hooks,
+    Spot,
+    Throttled,
+    Killed,
+    Failing,
+    Cancelled,
+    Storm,
+}
+
+impl Kind {
+    /// The first goes first, whatever the seed says: a machine's fate is that of the next one to be launched.
+    const ALL: [Self; 8] = [
+        Self::Boots,
+        Self::Hooks,
+        Self::Spot,
+        Self::Throttled,
+        Self::Killed,
+        Self::Failing,
+        Self::Cancelled,
+        Self::Storm,
+    ];
+
+    /// Its tier's label, and what it is.
+    const fn describe(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Boots => ("boots", "machines that never boot, or die"),
+            Self::Hooks => ("hooks", "webhooks that are lost, late, or come thrice"),
+            Self::Spot => ("spot", "spot machines are taken back"),
+            Self::Throttled => ("throttled", "every service in turn is throttled"),
+            Self::Killed => ("killed", "functions are killed in the middle of each step"),
+            Self::Failing => ("failing", "GitHub fails, and limits, for minutes"),
+            Self::Cancelled => ("cancelled", "jobs are cancelled before they run"),
+            Self::Storm => ("storm", "two faults at a time"),
+        }
+    }
+}
 
 /// The services that the functions call, throttled one after the other for [`WINDOW`]: who calls, and what.
 const SERVICES: [(&str, &str); 8] = [
@@ -85,7 +121,7 @@ pub fn tiers() -> Value {
             "root_volume_gib": 40, "max_idle": "10m", "max_lifetime": "6h", "boot_timeout": "10m"})
     };
     let mut all: Vec<Value> =
-        KINDS.iter().map(|kind| tier(kind, "m7i.large", "on-demand")).collect();
+        Kind::ALL.map(|kind| tier(kind.describe().0, "m7i.large", "on-demand")).into();
     all.push(tier("fleeting", "c7i.4xlarge", "spot-then-on-demand"));
     all.push(tier("transient", "c7i.2xlarge", "spot"));
     all.push(tier("rare", "r7i.48xlarge", "on-demand"));
@@ -94,37 +130,24 @@ pub fn tiers() -> Value {
 
 /// Plays all of it, in an order that the seed decides.
 pub(super) async fn play(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
-    let [first, mut rest @ ..] = KINDS;
+    let [first, mut rest @ ..] = Kind::ALL;
     rest.shuffle(&mut chaos.rng);
     for kind in std::iter::once(first).chain(rest) {
-        chaos.say(&format!("--- {}", title(kind)));
+        chaos.say(&format!("--- {}", kind.describe().1));
         match kind {
-            "boots" => machines_that_never_boot(chaos).await?,
-            "hooks" => lost_and_late_webhooks(chaos).await?,
-            "spot" => machines_are_taken_back(chaos).await?,
-            "throttled" => every_service_is_throttled(chaos).await?,
-            "killed" => functions_are_killed(chaos).await?,
-            "failing" => github_fails_for_minutes(chaos).await?,
-            "cancelled" => jobs_are_cancelled(chaos).await?,
-            _ => a_storm(chaos).await?,
+            Kind::Boots => machines_that_never_boot(chaos).await?,
+            Kind::Hooks => lost_and_late_webhooks(chaos).await?,
+            Kind::Spot => machines_are_taken_back(chaos).await?,
+            Kind::Throttled => every_service_is_throttled(chaos).await?,
+            Kind::Killed => functions_are_killed(chaos).await?,
+            Kind::Failing => github_fails_for_minutes(chaos).await?,
+            Kind::Cancelled => jobs_are_cancelled(chaos).await?,
+            Kind::Storm => a_storm(chaos).await?,
         }
         chaos.world.edge.faults().clear();
     }
     chaos.say("--- no more faults: everything comes to its end");
     Ok(())
-}
-
-fn title(kind: &str) -> &'static str {
-    match kind {
-        "boots" => "machines that never boot, or die",
-        "hooks" => "webhooks that are lost, late, or come thrice",
-        "spot" => "spot machines are taken back",
-        "throttled" => "every service in turn is throttled",
-        "killed" => "functions are killed in the middle of each step",
-        "failing" => "GitHub fails, and limits, for minutes",
-        "cancelled" => "jobs are cancelled before they run",
-        _ => "two faults at a time",
-    }
 }
 
 async fn machines_that_never_boot(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
@@ -136,7 +159,7 @@ async fn machines_that_never_boot(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
     ] {
         chaos.world.ec2.inject(Ec2Fault::Launches { fate, times: Some(1), seconds });
         let id = chaos.post("boots", "boots", 30, befell, Wanted::Once)?;
-        chaos.until(|chaos| chaos.launched(id)).await?;
+        chaos.until(|chaos| chaos.launched(id)).await;
     }
     Ok(())
 }
@@ -159,7 +182,7 @@ fn delivery_faults() -> [(&'static str, DeliveryPlan); 5] {
 async fn lost_and_late_webhooks(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
     // The repository is active from then on.
     let first = chaos.post("hooks", "hooks", 30, "nothing", Wanted::Once)?;
-    chaos.until(|chaos| chaos.launched(first)).await?;
+    chaos.until(|chaos| chaos.launched(first)).await;
     for (befell, plan) in delivery_faults() {
         for _ in 0..2 {
             chaos.world.github.plan_delivery(plan.clone());
@@ -172,7 +195,8 @@ async fn lost_and_late_webhooks(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
         ..DeliveryPlan::default()
     };
     chaos.world.github.plan_delivery(plan);
-    chaos.pause(Duration::from_secs(60)).await
+    chaos.pause(Duration::from_secs(60)).await;
+    Ok(())
 }
 
 async fn machines_are_taken_back(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
@@ -189,8 +213,8 @@ async fn machines_are_taken_back(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
                 chaos.world.github.with_model(|model, _| model.set_turn(id, Turn::Later));
             }
             chaos.taken_back.push((id, when));
-            chaos.until(|chaos| !chaos.taken_back.iter().any(|(it, _)| *it == id)).await?;
-            chaos.until(|chaos| chaos.jobs.iter().any(|job| job.id == id && job.is_over())).await?;
+            chaos.until(|chaos| !chaos.taken_back.iter().any(|(it, _)| *it == id)).await;
+            chaos.until(|chaos| chaos.jobs.iter().any(|job| job.id == id && job.is_over())).await;
         }
     }
     Ok(())
@@ -207,10 +231,10 @@ async fn every_service_is_throttled(chaos: &mut Chaos<'_>) -> anyhow::Result<()>
             &format!("{befell} while it runs"),
             Wanted::Once,
         )?;
-        chaos.pause(Duration::from_secs(60)).await?;
+        chaos.pause(Duration::from_secs(60)).await;
         chaos.world.edge.faults().add(FaultRule::on(action, FaultKind::Throttle).by(caller));
         chaos.post("throttled", "throttled", 30, &befell, Wanted::Once)?;
-        chaos.pause(WINDOW).await?;
+        chaos.pause(WINDOW).await;
         chaos.world.edge.faults().clear();
     }
     Ok(())
@@ -233,13 +257,13 @@ async fn functions_are_killed(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
             Some(_) => format!("killed, whoever's it is: {step}"),
         };
         chaos.post(&repository, "killed", 30, &befell, Wanted::Once)?;
-        chaos.pause(Duration::from_secs(10)).await?;
+        chaos.pause(Duration::from_secs(10)).await;
     }
     let left = |chaos: &Chaos<'_>| {
         let rules = chaos.world.edge.faults().rules();
         rules.into_iter().filter(|rule| rule.times != Some(0)).collect::<Vec<_>>()
     };
-    chaos.until(|chaos| left(chaos).is_empty()).await?;
+    chaos.until(|chaos| left(chaos).is_empty()).await;
     for rule in left(chaos) {
         let [caller, action] = [rule.caller, rule.action].map(Option::unwrap_or_default);
         chaos.missed.push(format!("{caller} was never killed at {action}"));
@@ -273,7 +297,7 @@ async fn github_fails_for_minutes(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
         ),
     ] {
         chaos.post("failing", "failing", 60, &format!("{befell} while it runs"), Wanted::Once)?;
-        chaos.pause(Duration::from_secs(60)).await?;
+        chaos.pause(Duration::from_secs(60)).await;
         chaos.world.github.add_fault(GitHubRule {
             method: "*".into(),
             template: "*".into(),
@@ -284,7 +308,7 @@ async fn github_fails_for_minutes(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
         for _ in 0..2 {
             chaos.post("failing", "failing", 30, befell, Wanted::Once)?;
         }
-        chaos.pause(WINDOW).await?;
+        chaos.pause(WINDOW).await;
         chaos.world.github.with_model(|model, _| model.clear_faults());
     }
     Ok(())
@@ -299,7 +323,7 @@ async fn jobs_are_cancelled(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
     chaos.world.ec2.inject(fate);
     let befell = "cancelled while its machine boots";
     let booting = chaos.post("cancelled", "cancelled", 30, befell, Wanted::Cancelled)?;
-    chaos.until(|chaos| chaos.launched(booting)).await?;
+    chaos.until(|chaos| chaos.launched(booting)).await;
     cancel(chaos, booting)?;
     chaos.world.ec2.inject(Ec2Fault::Refuse {
         code: "InsufficientInstanceCapacity".into(),
@@ -312,14 +336,14 @@ async fn jobs_are_cancelled(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
     });
     let befell = "cancelled while there is no machine for it";
     let waiting = chaos.post("rare", "rare", 30, befell, Wanted::Cancelled)?;
-    chaos.pause(Duration::from_secs(90)).await?;
+    chaos.pause(Duration::from_secs(90)).await;
     cancel(chaos, waiting)
 }
 
 /// Two faults at a time, of those that are known of one job.
 async fn a_storm(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
     let first = chaos.post("storm", "storm", 30, "nothing", Wanted::Once)?;
-    chaos.until(|chaos| chaos.launched(first)).await?;
+    chaos.until(|chaos| chaos.launched(first)).await;
     for index in 0..8 {
         let repository = format!("storm{index}");
         let (befell, plan) = delivery_faults().choose(&mut chaos.rng).cloned().unwrap_or_default();
@@ -356,9 +380,10 @@ async fn a_storm(chaos: &mut Chaos<'_>) -> anyhow::Result<()> {
         };
         chaos.post(&repository, "storm", 30, &format!("{befell}, and {second}"), Wanted::Once)?;
         let seconds = chaos.rng.random_range(5..60);
-        chaos.pause(Duration::from_secs(seconds)).await?;
+        chaos.pause(Duration::from_secs(seconds)).await;
     }
-    chaos.pause(Duration::from_secs(1200)).await
+    chaos.pause(Duration::from_secs(1200)).await;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -371,8 +396,9 @@ mod tests {
     fn the_tiers_are_valid_and_every_kind_has_one() {
         let tiers = Tiers::parse(&tiers().to_string());
         assert_eq!(tiers.problems, Vec::<String>::new());
-        for kind in KINDS {
-            assert!(tiers.get(&format!("{kind}-x64")).is_some(), "{kind}");
+        for kind in Kind::ALL {
+            let name = format!("{}-x64", kind.describe().0);
+            assert!(tiers.get(&name).is_some(), "{name}");
         }
     }
 

@@ -17,19 +17,20 @@ use ostler_sim::ec2::{Fault, LaunchRule, Market, PoolMatch};
 use ostler_sim::github::{Job, JobSpec, Status, Turn};
 use serde_json::json;
 
-use crate::github::RawHook;
+use crate::ec2::Ec2Fault;
+use crate::github::{RawHook, refused};
 use crate::world::World;
 use record::{Counts, Expected, JobRecord, Summary};
-use remains::WARM;
+use remains::{WARM, is_over, of_job};
 use scenario::{Act, REPOSITORIES, RUBBISH, STRANGE, scenario};
 pub use scenario::{plague, tiers};
 
 /// Between two looks at the world, in real time.
 const LOOK: Duration = Duration::from_millis(400);
 
-/// A demo that is not over after this is stopped and judged as it stands. World time: the longest way is
-/// a runner seen at work that is next looked at half an hour later.
-const DEADLINE: Duration = Duration::from_secs(5400);
+/// A demo that is not over after this is stopped and judged as it stands. World time: the longest way is a job's that
+/// loses four runners in half an hour and gets the fifth an hour later, which is looked at half an hour later again.
+const DEADLINE: Duration = Duration::from_secs(10_800);
 
 /// A forged delivery must be refused; its body would start a runner if it were believed.
 const FORGED: &str = r#"{"action":"queued","workflow_job":{"id":666,"labels":["self-hosted","linux","x64","small"]},
@@ -50,6 +51,8 @@ pub async fn play(world: &World, out: &Path) -> anyhow::Result<Summary> {
         known: HashMap::new(),
         deliveries: 0,
         doomed: None,
+        taken_back: None,
+        ending: None,
         warm: None,
     };
     println!("playing {} jobs at {}× speed", posted(), world.clock.scale());
@@ -140,6 +143,10 @@ struct Demo<'a> {
     known: HashMap<u64, usize>,
     /// The part whose job's machine is to die, and the one that waits for that.
     doomed: Option<(&'static str, &'static str)>,
+    /// The part whose job's machine EC2 is to take back.
+    taken_back: Option<&'static str>,
+    /// The job that waits for the end of its machine, which was taken back.
+    ending: Option<(u64, String)>,
     /// The part and the job that wait for a warm runner.
     warm: Option<(&'static str, JobSpec)>,
     /// How many deliveries were looked at.
@@ -190,16 +197,7 @@ impl Demo<'_> {
                     progress::print(self.start, job, "approved", self.world.clock.now());
                 }
             }
-            Act::Redeliver(part) => {
-                for delivery in github.deliveries() {
-                    let job = delivered_job(&delivery.body).and_then(|id| self.known.get(&id));
-                    let Some(job) = job.map(|index| &self.jobs[*index]) else { continue };
-                    if job.part == part && delivery.status_code >= 500 && !delivery.redelivery {
-                        github.redeliver(delivery.id);
-                        progress::print(self.start, job, "redelivered", self.world.clock.now());
-                    }
-                }
-            }
+            Act::TakeBack(part) => self.taken_back = Some(part),
             Act::LoseMachine(part, then) => self.doomed = Some((part, then)),
             Act::SpotShortage(times) => {
                 println!("          EC2 has no spot machine for the next {times} launches");
@@ -311,6 +309,34 @@ impl Demo<'_> {
         self.doomed = None;
     }
 
+    /// Has EC2 take the machine back whose turn that is, once its runner is registered and not there yet.
+    fn take_machine_back(&mut self, online: &HashMap<&str, bool>) {
+        let Some(part) = self.taken_back else { return };
+        let Some(job) = self.jobs.iter().find(|job| job.part == part) else { return };
+        let Some(runner) = job.started() else { return };
+        if online.get(runner.as_str()) != Some(&false) {
+            return;
+        }
+        let its = |view: &crate::ec2::InstanceView| view.tags.get("ostler:runner") == Some(&runner);
+        let Some(view) = self.world.ec2.instances().into_iter().find(its) else { return };
+        self.world.ec2.inject(Ec2Fault::Interrupt { instance: view.instance_id.clone() });
+        progress::print(self.start, job, "taken back", self.world.clock.now());
+        self.taken_back = None;
+        self.ending = Some((job.id, view.instance_id));
+    }
+
+    /// Gives the job its turn whose machine was taken back, once that has ended: or it would run on it for the two
+    /// minutes that are left.
+    fn await_end(&mut self) {
+        let Some((job, machine)) = &self.ending else { return };
+        let over =
+            |view: &crate::ec2::InstanceView| view.instance_id == *machine && is_over(&view.state);
+        if self.world.ec2.instances().iter().any(over) {
+            self.world.github.with_model(|model, _| model.set_turn(*job, Turn::Chance));
+            self.ending = None;
+        }
+    }
+
     /// Looks at GitHub and EC2, and notes and prints what is new.
     fn look(&mut self) -> anyhow::Result<()> {
         self.lose_machine();
@@ -320,6 +346,8 @@ impl Demo<'_> {
             online.insert(&runner.name, runner.online);
         }
         self.use_warm(&online)?;
+        self.take_machine_back(&online);
+        self.await_end();
         let launched: HashMap<String, Timestamp> = self
             .world
             .ec2
@@ -384,9 +412,8 @@ impl Demo<'_> {
 
     fn count_executions(&mut self, names: &[String]) {
         for job in &mut self.jobs {
-            let mark = format!("-{}-", job.id);
-            let of_job = names.iter().filter(|name| name.contains(&mark)).count();
-            job.executions = u64::try_from(of_job).unwrap_or(u64::MAX);
+            let started = names.iter().filter(|name| of_job(name, job.id)).count();
+            job.executions = u64::try_from(started).unwrap_or(u64::MAX);
         }
     }
 
@@ -405,9 +432,4 @@ impl Demo<'_> {
 
 fn delivered_job(body: &[u8]) -> Option<u64> {
     serde_json::from_slice::<serde_json::Value>(body).ok()?.pointer("/workflow_job/id")?.as_u64()
-}
-
-/// GitHub's refusal as an error of the demo.
-fn refused(error: ostler_sim::github::ApiError) -> anyhow::Error {
-    anyhow::anyhow!("GitHub refused the scenario's request: {} {}", error.status, error.message)
 }

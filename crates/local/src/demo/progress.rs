@@ -7,7 +7,8 @@ use ostler_core::time::Timestamp;
 use super::record::{JobRecord, Summary};
 
 /// Metrics that are printed: what became of reports and of lost runners. The page has all.
-const SHOWN: [&str; 4] = ["StolenRunner", "Replacement", "Report", "WarmRunner"];
+const SHOWN: [&str; 7] =
+    ["StolenRunner", "Replacement", "Report", "WarmRunner", "DeliveryRe", "JobDiscovered", "Spot"];
 
 /// One line: when, which job, what happened to it.
 pub fn print(start: Timestamp, job: &JobRecord, what: &str, at: Timestamp) {

@@ -12,6 +12,8 @@ use super::scenario::RUBBISH;
 pub enum Expected {
     /// It is accepted and runs.
     Served,
+    /// Its event is lost: the reconciler has it sent again, or finds the job, and it runs.
+    Recovered,
     /// It is refused, with these words in the answer.
     Refused(&'static str),
     /// It is cancelled before it starts.
@@ -20,7 +22,8 @@ pub enum Expected {
     Replaced,
     /// As [`Expected::Replaced`], unless another runner happens to come free for it first.
     PerhapsReplaced,
-    /// All its runners are taken by others: after three replacements nothing more is started.
+    /// Its own runner and three replacements are taken by others: nothing more is started within the hour; then the
+    /// reconciler looks at it, and it is served.
     UsedUp,
     /// It takes a runner that was started for another job; nothing is started for it.
     Thief,
@@ -33,10 +36,13 @@ impl Expected {
     const fn replacements(self) -> u64 {
         match self {
             Self::Replaced | Self::PerhapsReplaced => 1,
-            Self::UsedUp => 3,
-            Self::Served | Self::Undisturbed | Self::Refused(_) | Self::Cancelled | Self::Thief => {
-                0
-            }
+            Self::UsedUp => 4,
+            Self::Served
+            | Self::Recovered
+            | Self::Undisturbed
+            | Self::Refused(_)
+            | Self::Cancelled
+            | Self::Thief => 0,
         }
     }
 }
@@ -75,9 +81,10 @@ pub struct JobRecord {
 }
 
 impl JobRecord {
-    /// Whether the webhook took it.
+    /// Whether the webhook took it, or the reconciler.
     pub fn accepted(&self) -> bool {
-        self.answers.iter().any(|(status, _)| *status == 202)
+        let found = self.expected == Expected::Recovered && self.running.is_some();
+        found || self.answers.iter().any(|(status, _)| *status == 202)
     }
 
     /// The runner that the webhook started for it.
@@ -92,7 +99,8 @@ impl JobRecord {
     }
 
     fn waits(&self) -> bool {
-        self.accepted() && self.done.is_none() && self.expected != Expected::UsedUp
+        let wanted = self.accepted() || self.expected == Expected::Recovered;
+        wanted && self.done.is_none()
     }
 }
 
@@ -190,6 +198,27 @@ pub struct Remains {
     pub forged_status: Option<u16>,
 }
 
+impl Remains {
+    /// What should have been gone: what it is, and its name.
+    fn left_behind(&self) -> impl Iterator<Item = (&'static str, &String)> {
+        let kinds = [
+            ("instance", &self.instances),
+            ("registration", &self.registrations),
+            ("handoff item", &self.handoffs),
+            ("execution", &self.executions),
+        ];
+        kinds.into_iter().flat_map(|(kind, names)| names.iter().map(move |name| (kind, name)))
+    }
+
+    /// What of it breaks a promise, whatever was played: I5, I7 and I9.
+    pub fn broken(&self) -> Vec<String> {
+        let left = self.left_behind().map(|(kind, name)| format!("I5: {kind} left behind: {name}"));
+        let untrue = self.untrue.iter().map(|untrue| format!("I7: {untrue}"));
+        let leaks = self.leaks.iter().map(|leak| format!("I9: secret found in {leak}"));
+        left.chain(untrue).chain(leaks).collect()
+    }
+}
+
 /// What was counted in a run.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
@@ -202,7 +231,7 @@ pub struct Counts {
 }
 
 /// What the scenario's troubles are counted by: metric, at least how often, and what it shows.
-const TROUBLES: [(&str, f64, &str); 8] = [
+const TROUBLES: [(&str, f64, &str); 11] = [
     (STOLEN_REPLACED, 1.0, "no theft was found by a report"),
     ("ReplacementStarted", 4.0, "four runners were lost for good"),
     ("ReplacementsUsedUp", 1.0, "the last of four thefts was not told of"),
@@ -210,8 +239,14 @@ const TROUBLES: [(&str, f64, &str); 8] = [
     ("ReportUnparsable", 1.0, "lines that can't be read were not counted"),
     ("ReportUnusable", RUBBISH.len() as f64, "messages that are no reports were not counted"),
     ("DeliveryUnreadable", 1.0, "a log delivery that can't be read was not counted"),
+    ("DeliveryRedelivered", 2.0, "no one had the lost events sent again"),
+    ("JobDiscovered", 1.0, "the job whose event was never sent was not found"),
+    ("SpotInterrupted", 1.0, "nobody heard that EC2 takes a machine back"),
     ("RegistrationDeleted", 1.0, "no janitor removed the registration that was left behind"),
 ];
+
+/// What the name of the first runner ends with that the reconciler starts for a job that had one.
+const LATER: &str = "-q1";
 
 /// [`Summary::metrics`]: stolen runners that were replaced.
 const STOLEN_REPLACED: &str = "StolenRunnerDetected, Replaced true";
@@ -251,10 +286,7 @@ pub fn sum_up(jobs: &[JobRecord], remains: &Remains, counts: Counts) -> Summary 
                 .iter()
                 .map(|job| job.executions.saturating_sub(1 + job.expected.replacements()))
                 .sum(),
-            left_behind: remains.instances.len()
-                + remains.registrations.len()
-                + remains.handoffs.len()
-                + remains.executions.len(),
+            left_behind: remains.left_behind().count(),
         },
         calls: counts.calls,
         github_calls: counts.github_calls,
@@ -280,6 +312,7 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
         let what = format!("job {} ({}, {})", job.id, job.repository, job.part);
         match job.expected {
             Expected::Served
+            | Expected::Recovered
             | Expected::Undisturbed
             | Expected::Replaced
             | Expected::PerhapsReplaced => {
@@ -300,10 +333,12 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
                 }
             }
             Expected::UsedUp => {
-                if job.running.is_some() || job.executions != 4 {
+                let later = job.runner.as_ref().is_some_and(|name| name.ends_with(LATER));
+                if !later || job.executions != 5 || job.conclusion.as_deref() != Some("success") {
                     broken.push(format!(
-                        "I3: {what} was to lose four runners and no more: {}, {:?}",
-                        job.executions, job.running
+                        "I3: {what} was to lose four runners, and no more, and to be served by one of the next \
+                         hour: {} runners, {:?} on {:?}",
+                        job.executions, job.conclusion, job.runner
                     ));
                 }
             }
@@ -349,15 +384,7 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
         let surplus = summary.runners.surplus;
         broken.push(format!("I1, I3: {surplus} runners that nobody needed, for {accepted} jobs"));
     }
-    let left = [
-        ("instance", &remains.instances),
-        ("registration", &remains.registrations),
-        ("handoff item", &remains.handoffs),
-        ("execution", &remains.executions),
-    ];
-    for (kind, names) in left {
-        broken.extend(names.iter().map(|name| format!("I5: {kind} left behind: {name}")));
-    }
+    broken.extend(remains.broken());
     broken.extend(remains.failed.iter().map(|name| format!("execution failed: {name}")));
     if remains.forged_status != Some(401) {
         broken.push(format!(
@@ -371,8 +398,6 @@ fn violations(jobs: &[JobRecord], remains: &Remains, summary: &Summary) -> Vec<S
             broken.push(format!("{metric} was counted {counted} times, not {least}: {says}"));
         }
     }
-    broken.extend(remains.untrue.iter().map(|untrue| format!("I7: {untrue}")));
-    broken.extend(remains.leaks.iter().map(|leak| format!("I9: secret found in {leak}")));
     broken
 }
 
@@ -433,8 +458,20 @@ mod tests {
         assert!(judge(thrice, &remains()).iter().any(|broken| broken.starts_with("I1")));
         let replaced = JobRecord { expected: Expected::Replaced, ..job(Expected::Served) };
         assert!(judge(replaced, &remains()).iter().any(|broken| broken.contains("needed 2")));
-        let endless = JobRecord { executions: 5, running: None, ..job(Expected::UsedUp) };
-        assert!(judge(endless, &remains()).iter().any(|broken| broken.contains("and no more: 5")));
+        let later = JobRecord {
+            executions: 5,
+            runner: Some("widgets-7-q1".into()),
+            ..job(Expected::UsedUp)
+        };
+        let five = Remains { executions_started: 5, ..remains() };
+        assert_eq!(judge(later.clone(), &five), Vec::<String>::new());
+        for wrong in [
+            JobRecord { executions: 6, ..later.clone() },
+            JobRecord { runner: Some("widgets-7-r3".into()), ..later.clone() },
+            JobRecord { conclusion: None, ..later },
+        ] {
+            assert!(judge(wrong, &five).iter().any(|broken| broken.contains("and no more")));
+        }
         assert!(judge(job(Expected::Thief), &remains()).iter().any(|it| it.contains("to be told")));
         let surplus = Remains { executions_started: 2, ..remains() };
         assert!(

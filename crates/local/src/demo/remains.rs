@@ -92,13 +92,22 @@ impl Remainder {
     }
 }
 
+/// Whether that runner was started for that job.
+pub fn of_job(runner: &str, id: u64) -> bool {
+    runner.contains(&format!("-{id}-"))
+}
+
+/// Whether a machine in that state never runs again.
+pub fn is_over(state: &str) -> bool {
+    matches!(state, "terminated" | "shutting-down")
+}
+
 fn instances(world: &World) -> Vec<String> {
-    let alive = |state: &str| !matches!(state, "terminated" | "shutting-down");
     world
         .ec2
         .instances()
         .into_iter()
-        .filter(|view| alive(&view.state))
+        .filter(|view| !is_over(&view.state))
         .map(|view| format!("{} {}", view.instance_id, view.state))
         .collect()
 }
@@ -142,7 +151,7 @@ fn untrue(ledger: &BTreeMap<String, Value>, jobs: &[Job]) -> Vec<String> {
     let mut untrue = Vec::new();
     for (name, item) in ledger {
         let ran = on(name);
-        let own = |job: &Job| name.contains(&format!("-{}-", job.id));
+        let own = |job: &Job| of_job(name, job.id);
         let (said, ended) = (&item["jobId"], item.get("endedAt").is_some());
         let taken = said["S"] == "taken";
         match said["N"].as_str() {

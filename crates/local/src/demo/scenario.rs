@@ -1,4 +1,4 @@
-//! What the demo plays: some sixty jobs in half an hour of world time, ordinary ones and the troubles that
+//! What the demo plays: 64 jobs that come in twenty minutes of world time, ordinary ones and the troubles that
 //! every install meets, stolen runners and a hostile job among them.
 
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub enum Act {
     LoseMachine(&'static str, &'static str),
     /// The deployment that the jobs of that part wait for is approved.
     Approve(&'static str),
-    /// The failed deliveries of that part are sent again.
-    Redeliver(&'static str),
+    /// EC2 takes the machine of that part's job back while it boots; the job has its turn when that has ended.
+    TakeBack(&'static str),
     /// Spot has no machine for the next launches.
     SpotShortage(u32),
     /// Somebody posts a job with a signature of their own.
@@ -100,20 +100,22 @@ pub fn tiers() -> Value {
             "instance_types": types, "market": market, "root_volume_gib": 40, "max_runners": 100,
             "max_idle": "5m", "max_lifetime": "6h", "boot_timeout": "30m"})
         };
-    // Each theft has a tier of its own, so that no other part's runners get mixed up in it.
-    let theft = |name: &str, labels: Value| {
+    // Each of these troubles has a tier of its own, so that no other part's runners help it out.
+    let alone = |name: &str, labels: Value| {
         json!({"name": name, "architecture": "x64", "labels": labels, "images": ["/ostler/images/ubuntu-x64"],
             "instance_types": ["m7i.large"], "max_idle": "5m", "max_lifetime": "6h", "boot_timeout": "30m"})
     };
     json!({"tiers": [
-        theft("stolen-once", json!(["once"])),
-        theft("stolen-always", json!(["always"])),
-        theft("shuffled", json!(["shuffled"])),
-        theft("uncovered", json!(["uncovered"])),
-        theft("uncovered-big", json!(["uncovered", "big"])),
-        theft("bereft", json!(["bereft"])),
-        theft("plagued", json!(["plagued"])),
-        theft("warm", json!(["warm"])),
+        alone("stolen-once", json!(["once"])),
+        alone("stolen-always", json!(["always"])),
+        alone("shuffled", json!(["shuffled"])),
+        alone("uncovered", json!(["uncovered"])),
+        alone("uncovered-big", json!(["uncovered", "big"])),
+        alone("bereft", json!(["bereft"])),
+        alone("plagued", json!(["plagued"])),
+        alone("warm", json!(["warm"])),
+        alone("lost", json!(["lost"])),
+        alone("unsent", json!(["unsent"])),
         tier("linux-small", "x64", "small", "/ostler/images/ubuntu-x64", json!(["m7i.large", "m6i.large"]), "on-demand"),
         tier("linux-large", "x64", "large", "/ostler/images/ubuntu-x64", json!(["c7i.4xlarge", "c6i.4xlarge"]), "spot-then-on-demand"),
         tier("linux-arm64", "arm64", "small", "/ostler/images/ubuntu-arm64", json!(["m7g.large"]), "spot"),
@@ -164,6 +166,12 @@ pub fn scenario() -> Vec<(Duration, Act)> {
         expected: Expected::Served,
         plan: queued(plan),
         turn: Turn::Chance,
+    };
+    let recovered = |part, jobs, plan| match faulty(part, jobs, plan) {
+        Act::Post { part, jobs, matrix, plan, turn, .. } => {
+            Act::Post { part, jobs, matrix, expected: Expected::Recovered, plan, turn }
+        }
+        other => other,
     };
     let turn = |turn, act: Act| match act {
         Act::Post { part, jobs, matrix, expected, plan, .. } => {
@@ -292,10 +300,18 @@ pub fn scenario() -> Vec<(Duration, Act)> {
         ),
         (
             at(900),
-            faulty(
-                "lost, then redelivered",
-                mixed(SMALL, 2),
+            recovered(
+                "event lost",
+                vec![job("acme/widgets", &["self-hosted", "lost"], 60); 2],
                 DeliveryPlan { times: 2, failed: true, ..DeliveryPlan::default() },
+            ),
+        ),
+        (
+            at(910),
+            recovered(
+                "event never sent",
+                vec![job("acme/widgets", &["self-hosted", "unsent"], 60)],
+                DeliveryPlan { never_sent: true, ..DeliveryPlan::default() },
             ),
         ),
         (
@@ -323,8 +339,19 @@ pub fn scenario() -> Vec<(Duration, Act)> {
         ),
         (at(1010), Act::Forge),
         (at(1020), Act::Rubbish),
-        (at(1080), Act::Redeliver("lost, then redelivered")),
         (at(1140), Act::Approve("behind an environment")),
+        (
+            at(1200),
+            Act::Post {
+                part: "machine taken back",
+                jobs: vec![job("acme/tools", ARM, 30)],
+                matrix: false,
+                expected: Expected::Replaced,
+                plan: None,
+                turn: Turn::Later,
+            },
+        ),
+        (at(1200), Act::TakeBack("machine taken back")),
         (at(1260), served("single", mixed(SMALL, 4))),
     ]
 }
@@ -361,7 +388,7 @@ mod tests {
                 _ => 0,
             })
             .sum();
-        assert_eq!(jobs, 62);
+        assert_eq!(jobs, 64);
     }
 
     /// What must work, end to end, with stolen runners.
@@ -397,6 +424,9 @@ mod tests {
             played(|act| matches!(act, Act::Warm { .. }))
                 && played(|act| matches!(act, Act::Rubbish))
         );
+        assert_eq!(posted("event lost"), (2, Expected::Recovered));
+        assert_eq!(posted("event never sent"), (1, Expected::Recovered));
+        assert!(played(|act| matches!(act, Act::TakeBack("machine taken back"))));
         let late = |(_, act): &(Duration, Act)| match act {
             Act::Post { part: "shuffled, event late", plan: Some(plan), .. } => plan.delay_seconds,
             _ => 0.0,

@@ -37,6 +37,11 @@ use crate::time::WorldClock;
 
 pub use webhooks::{Delivery, DeliveryFaults, DeliveryPlan, RawHook};
 
+/// GitHub's refusal as an error of whoever plays the world.
+pub fn refused(error: ApiError) -> anyhow::Error {
+    anyhow::anyhow!("the local GitHub refused: {} {}", error.status, error.message)
+}
+
 /// How often jobs are given to runners and timers are looked at, in real time. At 60 times speed that is
 /// every three seconds, about what GitHub takes.
 const TICK: Duration = Duration::from_millis(50);

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use super::Duel;
 use super::figures::{Bout, Handler, Side};
 use crate::bench::figures::Function;
-use crate::bench::life::{Execution, LABELS, REPOSITORY, refused};
+use crate::bench::life::{Execution, LABELS, REPOSITORY};
 use crate::bench::reports::{Mine, NO_TIER, ORGANIZATION, delivery, line, records};
+use crate::github::refused;
 
 /// Reports in a batch: as many as an event source mapping gives at once.
 const BATCH: usize = 10;

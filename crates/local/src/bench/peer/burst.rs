@@ -17,7 +17,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::super::Code;
-use super::super::life::{LABELS, REPOSITORY, refused};
+use super::super::life::{LABELS, REPOSITORY};
+use crate::github::refused;
 use crate::world::World;
 
 /// Jobs of the burst that real processes run.
