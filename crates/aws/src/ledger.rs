@@ -3,7 +3,7 @@
 //! | `pk` | attributes |
 //! | --- | --- |
 //! | `job#<id>` | `jobUrl`, `runnerLabels` (comma-joined), `runnerName` (the latest), `runnerRank` (its place among the job's runners), `tier`, `owner`, `repo`, `queuedAt`, `cancelledAt`, `due`, `dueAt`, `ttl` |
-//! | `runner#<name>` | `runnerId`, `handedOver`, `jobId` (a number, or the text `taken`), `jobRepo` (`owner/name`), `accountedAt`, `endedAt`, `interruptedAt`, `ttl` |
+//! | `runner#<name>` | `runnerId`, `handedOver`, `jobId` (a number, or the text `taken`), `jobRepo` (`owner/name`), `accountedAt`, `endedAt`, `interruptedAt`, `reportedAt`, `ttl` |
 //! | `repo#<owner/name>`, lower case | `owner`, `repo`, `installationId`, `listedAt`, `tagQueued`, `tagInProgress`, `due`, `dueAt`, `ttl` |
 //! | `rerun#<owner/name>#<run>`, lower case | `owner`, `repo`, `installationId`, `run`, `lost<job id>`, `tier<job id>`, `asked`, `due`, `dueAt`, `ttl` |
 //! | `delivery#<guid>` | `deliveryId`, `failedAt`, `due`, `dueAt`, `ttl` |
@@ -246,6 +246,11 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
         self.update(&runner_key(name), update).await.map(drop)
     }
 
+    async fn report_runner(&self, name: &str, at: Timestamp, expires: Timestamp) -> Result<()> {
+        let update = Update::default().keep("reportedAt", time(at)).set(TTL, ttl(expires));
+        self.update(&runner_key(name), update).await.map(drop)
+    }
+
     async fn blocked(&self, whose: &str) -> Result<Option<Block>> {
         let Some(item) = self.read(&block_key(whose)).await? else { return Ok(None) };
         let Some(until) = item.time("until").filter(|until| *until > self.clock.now()) else {
@@ -288,6 +293,7 @@ fn runner_record(item: &Item) -> RunnerRecord {
         },
         ended_at: item.time("endedAt"),
         interrupted_at: item.time("interruptedAt"),
+        reported_at: item.time("reportedAt"),
     }
 }
 
@@ -449,7 +455,7 @@ mod tests {
             assert_eq!(record.ran, ran);
         }
         let record = with_item(json!({"runnerId": {"N": "9"}, "handedOver": {"BOOL": true},
-            "endedAt": {"S": NOW}}))
+            "endedAt": {"S": NOW}, "reportedAt": {"S": NOW}}))
         .await
         .runner("w-1-aa")
         .await
@@ -462,6 +468,7 @@ mod tests {
                 ran: Ran::Unknown,
                 ended_at: Some(at(NOW)),
                 interrupted_at: None,
+                reported_at: Some(at(NOW)),
             }
         );
     }

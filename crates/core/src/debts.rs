@@ -205,6 +205,12 @@ impl<'a, C: Context> Debts<'a, C> {
         self.account_for(runner, &Ran::Taken).await
     }
 
+    /// Notes that a line says that `runner` has begun a job that we can't see, whether that is true or not.
+    pub async fn mark_reported(&self, runner: &str) -> Result<()> {
+        let now = self.context.clock().now();
+        self.context.ledger().report_runner(runner, now, self.expiry()).await
+    }
+
     async fn account_for(&self, runner: &str, ran: &Ran) -> Result<()> {
         let now = self.context.clock().now();
         let record = self.context.ledger().account(runner, ran, now, self.expiry()).await?;

@@ -136,6 +136,9 @@ pub struct RunnerRecord {
     pub ended_at: Option<Timestamp>,
     /// When EC2 said that it takes its machine back.
     pub interrupted_at: Option<Timestamp>,
+    /// When a line first said that it had begun a job that we can't see. Any job could have printed that: it keeps its
+    /// machine from being ended, and does nothing else.
+    pub reported_at: Option<Timestamp>,
 }
 
 /// GitHub has said "later" to the registrations of an owner, or of a tier of theirs.
@@ -205,6 +208,13 @@ pub trait Ledger {
     ) -> impl Future<Output = Result<()>>;
     /// Notes that EC2 takes the runner's machine back. Repeatable; the first time stays.
     fn interrupt_runner(
+        &self,
+        name: &str,
+        at: Timestamp,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
+    /// Notes that a line says that the runner has begun a job that we can't see. Repeatable; the first time stays.
+    fn report_runner(
         &self,
         name: &str,
         at: Timestamp,

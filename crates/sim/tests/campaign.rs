@@ -63,6 +63,18 @@ fn what_must_hold_holds_with_all_of_that_at_once() {
     hold(Profile::All);
 }
 
+/// Histories that broke something once. What they are made of changes with the way in which they are drawn, so each that
+/// taught something has a scene of its own too.
+#[test]
+fn what_once_broke_something_holds() {
+    for (seed, jobs) in [(2261, 20)] {
+        let scenario = Scenario::draw(seed, jobs, Profile::All);
+        let played = play(&scenario);
+        let found = &played.violations;
+        assert!(found.is_empty(), "{seed}: {found:#?}");
+    }
+}
+
 #[test]
 fn the_same_seed_is_the_same_history() {
     let scenario = Scenario::draw(11, 6, Profile::All);

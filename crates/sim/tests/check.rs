@@ -24,7 +24,7 @@ use ostler_sim::github::{
 };
 use ostler_sim::invariants::{Allowance, violations};
 use ostler_sim::simulation::{Fate, Simulation};
-use ostler_sim::world::{ORGANIZATION, REPOSITORY, Status, tier};
+use ostler_sim::world::{ORGANIZATION, Plan, REPOSITORY, Status, Strike, tier};
 use serde_json::json;
 
 fn within(longest: u64) -> Allowance {
@@ -561,8 +561,9 @@ fn an_aborted_execution_of_a_stolen_runner_harms_no_job_and_leaves_none_waiting(
 
 /// A job that the App can't see has just begun on the runner of another, and GitHub's flag says "not busy" for as long
 /// as that was ever seen. The jobs: the thief, and the runner's own.
-fn seemingly_idle(judged: bool) -> (Simulation, [u64; 2]) {
+fn seemingly_idle(judged: bool, max_idle: &str) -> (Simulation, [u64; 2]) {
     let mut history = Simulation::new(40);
+    only_tier(&history, json!({ "max_idle": max_idle }));
     history.judges_reports = judged;
     let thief = strange(&mut history, hours(1));
     let job = history.post(&small());
@@ -578,11 +579,59 @@ fn seemingly_idle(judged: bool) -> (Simulation, [u64; 2]) {
     (history, [thief, job])
 }
 
+/// Found by seed 2261. GitHub removes a registration in the middle of a job that the App can't see: nothing but the
+/// runner's line tells then that it works (`actions/actions-runner-controller#3748`).
+#[test]
+fn i4_a_job_that_the_app_cannot_see_outlives_its_runners_registration() {
+    for after in [1, 10, 70, 200, 300, 1000] {
+        let mut history = Simulation::new(40);
+        history.judges_reports = true;
+        let thief = strange(&mut history, hours(1));
+        let job = history.post(&small());
+        let name = name_of(&history, job);
+        history.after(seconds(after + 10), move |history| {
+            let id = registration(history, &name).unwrap();
+            history.at_github(|github, _| github.drop_registration(id));
+        });
+        holds(&mut history, within(15));
+        let served = [thief, job].map(|job| conclusion(&history, job));
+        assert_eq!(served, [Some("success".into()), Some("success".into())], "{after}");
+        assert_eq!(history.world.metric("InstanceEnded"), 0.0, "{after}");
+    }
+}
+
+/// The same by our own hand: the removal of a runner that GitHub calls idle, whose answer was lost.
+#[test]
+fn i4_a_removal_whose_answer_was_lost_ends_no_machine_at_work() {
+    for (strike, max_idle) in
+        [Strike::After, Strike::CutAfter].into_iter().flat_map(|it| [(it, "5m"), (it, "10m")])
+    {
+        let (mut history, jobs) = seemingly_idle(true, max_idle);
+        history.state().plan = Plan::next("Forge.remove_runner", 1, strike);
+        holds(&mut history, within(25));
+        assert!(history.state().plan.is_over(), "{strike:?} {max_idle}");
+        for job in jobs {
+            let ended = conclusion(&history, job);
+            assert_eq!(ended.as_deref(), Some("success"), "{strike:?} {max_idle}");
+        }
+    }
+}
+
+/// The line of a job that nobody can see is given up ten minutes after the job's beginning, and GitHub calls its runner
+/// idle for longer.
+#[test]
+fn i4_a_line_that_was_given_up_still_keeps_the_machine() {
+    let (mut history, [thief, _]) = seemingly_idle(true, "10m");
+    holds(&mut history, within(25));
+    assert_eq!(conclusion(&history, thief).as_deref(), Some("success"));
+    assert_eq!(history.world.metric("ReportGivenUp"), 1.0);
+}
+
 #[test]
 fn i4_an_aborted_execution_of_a_runner_that_seems_idle_ends_no_machine_at_work() {
     for judged in [false, true] {
         for after in [0, 5, 60, 100, 250] {
-            let (mut history, jobs) = seemingly_idle(judged);
+            let (mut history, jobs) = seemingly_idle(judged, "5m");
             history.run_for(seconds(after));
             history.end_execution(&name_of(&history, jobs[1]), Status::Aborted);
             holds(&mut history, within(15));
@@ -599,7 +648,7 @@ fn i4_an_aborted_execution_of_a_runner_that_seems_idle_ends_no_machine_at_work()
 /// Where nobody judges reports, the ledger never tells.
 #[test]
 fn i4_an_aborted_execution_that_is_told_of_again_minutes_later_ends_no_machine_at_work() {
-    let (mut history, [thief, job]) = seemingly_idle(false);
+    let (mut history, [thief, job]) = seemingly_idle(false, "5m");
     history.ruler = Box::new(|_, _| vec![seconds(2), minutes(6)]);
     history.end_execution(&name_of(&history, job), Status::Aborted);
     holds(&mut history, within(15));
@@ -610,7 +659,7 @@ fn i4_an_aborted_execution_that_is_told_of_again_minutes_later_ends_no_machine_a
 #[test]
 fn i4_a_failed_execution_of_a_runner_that_seems_idle_waits_for_the_report() {
     for judged in [false, true] {
-        let (mut history, [_, job]) = seemingly_idle(judged);
+        let (mut history, [_, job]) = seemingly_idle(judged, "5m");
         let name = name_of(&history, job);
         let machine = history.instance_of(&name).unwrap();
         let event = {

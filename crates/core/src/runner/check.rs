@@ -263,12 +263,15 @@ fn alive(
         return verdict;
     }
     if let Some(at) = state.deregistered_at {
-        return if now.since(at) >= AFTER_DEREGISTRATION {
-            reached("check: idle, and ended");
-            Verdict::End("idle")
-        } else {
+        return if now.since(at) < AFTER_DEREGISTRATION {
             reached("check: idle, and left to exit");
             Verdict::Wait
+        } else if may_work(seen) {
+            reached("check: idle, and a line says that it is at work");
+            Verdict::Taken
+        } else {
+            reached("check: idle, and ended");
+            Verdict::End("idle")
         };
     }
     let entry = match &seen.registration {
@@ -357,9 +360,20 @@ fn works(now: Timestamp, state: &mut RunState, seen: &Seen) -> Verdict {
     }
 }
 
+/// Whether a line says that the runner is in the middle of a job that we can't see. Once its registration is gone nobody
+/// else can tell: it was removed while GitHub's flag said "not busy" and the answer was lost, or GitHub has removed it
+/// (`actions/actions-runner-controller#3748`), and the job goes on. A machine that has hung has its lifetime then.
+fn may_work(seen: &Seen) -> bool {
+    seen.record.reported_at.is_some()
+}
+
 /// A runner that was taken and whose registration GitHub has removed: it ends by itself, or is ended.
 fn unregistered(now: Timestamp, state: &mut RunState, seen: &Seen) -> Option<Verdict> {
     let gone = state.unregistered_at?;
+    if may_work(seen) {
+        reached("check: unregistered, and a line says that it is at work");
+        return None;
+    }
     if now.since(gone) < AFTER_UNREGISTRATION {
         reached("check: unregistered a moment ago");
         return None;
@@ -853,6 +867,21 @@ mod tests {
     }
 
     #[test]
+    fn i4_a_machine_in_which_a_job_has_begun_by_its_line_is_left_to_its_lifetime() {
+        let mut seen = running();
+        seen.record.reported_at = Some(at(2));
+        let mut removed = RunState { deregistered_at: Some(at(10)), ..state() };
+        assert_eq!(verdict(15, &mut removed, &seen), Verdict::Taken, "an idle one had exited");
+        (seen.record.ran, seen.settled) = (Ran::Taken, true);
+        assert_eq!(verdict(15, &mut removed, &seen), Verdict::Wait, "and its debt is settled");
+        let mut gone = RunState { unregistered_at: Some(at(2)), ..state() };
+        for minute in [17, 18, 359] {
+            assert_eq!(verdict(minute, &mut gone, &seen), Verdict::Wait, "minute {minute}");
+        }
+        assert_eq!(verdict(360, &mut gone, &seen), Verdict::End("lifetime"));
+    }
+
+    #[test]
     fn re_13_nothing_outlives_its_lifetime_busy_or_not() {
         let mut seen = running();
         seen.record.ran = Ran::Job { id: JobId(7), repository: None };
@@ -930,6 +959,25 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn i4_no_machine_with_a_job_by_its_line_is_ended_before_its_lifetime(
+            seen in seen_strategy(), minute in 0i64..350, removed in 0i64..350, gone in 0i64..350,
+        ) {
+            let mut state = RunState {
+                deregistered_at: (removed < minute).then(|| at(removed)),
+                unregistered_at: (gone < minute).then(|| at(gone)),
+                ..state()
+            };
+            let record = RunnerRecord { reported_at: Some(at(1)), ..seen.record.clone() };
+            let seen = Seen { record, ..seen };
+            let lives = matches!(&seen.instance, Some(Some(i)) if i.state == InstanceState::Running);
+            // Its own job is one that GitHub shows.
+            if lives && !matches!(seen.record.ran, Ran::Job { .. }) {
+                let verdict = verdict(minute, &mut state, &seen);
+                prop_assert!(!matches!(verdict, Verdict::End(_)), "{verdict:?} for {seen:?}");
+            }
+        }
+
         #[test]
         fn i4_no_runner_that_github_shows_busy_is_ended_before_its_lifetime(
             seen in seen_strategy(), minute in 0i64..350, claimed: bool,

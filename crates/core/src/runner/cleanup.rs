@@ -79,7 +79,8 @@ pub(super) async fn cleanup<C: RunnerContext>(
     let registered = record.runner_id.is_some() || matches!(removal, Ok(Removal::Removed));
     let outside = event.outcome == Outcome::Orphaned;
     let removed = now.since(record.ended_at.unwrap_or(now));
-    let may_work = !decided && registered && (outside || removed < AFTER_REMOVAL);
+    let reported = record.reported_at.is_some();
+    let may_work = !decided && registered && (outside || reported || removed < AFTER_REMOVAL);
     let (mut ended, mut spared) = (Ok(()), false);
     for instance in &alive {
         let id = &instance.id;

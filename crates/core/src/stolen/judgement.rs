@@ -198,6 +198,12 @@ impl<C: ReportContext> Case<'_, '_, C> {
             self.context.telemetry().count("ReportForged", None, 1.0);
             return Ok(Finding::Done);
         }
+        // Before it is believed: GitHub's flag may say "not busy" meanwhile, and its registration be gone, with which
+        // everything is gone by which a job in it could be seen.
+        if record.reported_at.is_none() {
+            reached("report: invisible, and noted");
+            self.debts.mark_reported(runner).await?;
+        }
         if receives < BELIEVED_RECEIVE {
             reached("report: invisible, and not believed yet");
             return Ok(Finding::Later("it speaks of a repository that the App can't see"));

@@ -450,6 +450,7 @@ const PORTS: &[&str] = &[
     "Ledger.end_runner",
     "Ledger.cancel_job",
     "Ledger.interrupt_runner",
+    "Ledger.report_runner",
     "Ledger.note_repository",
     "Ledger.block",
     "Executions.start",

@@ -212,6 +212,14 @@ impl Ledger for World {
         .await
     }
 
+    async fn report_runner(&self, name: &str, at: Timestamp, expires: Timestamp) -> Result<()> {
+        self.ask("Ledger.report_runner", |state| {
+            state.runner_item(name, expires).reported_at.get_or_insert(at);
+            Ok(())
+        })
+        .await
+    }
+
     async fn blocked(&self, owner: &str) -> Result<Option<Block>> {
         self.ask("Ledger.blocked", |state| {
             let block = state.ledger.blocks.get(&owner.to_lowercase());
