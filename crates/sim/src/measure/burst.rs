@@ -7,7 +7,7 @@ use std::time::Duration;
 use ostler_core::time::Timestamp;
 use serde::Serialize;
 
-use super::{Bucket, arrival, percentiles};
+use super::{Bucket, arrival, of_table, percentiles};
 use crate::ec2::{Span, Throttle};
 use crate::github::{JobSpec, RateLimits};
 use crate::invariants::{Allowance, violations};
@@ -266,8 +266,6 @@ fn peaks(calls: &[crate::world::Call]) -> Vec<Peak> {
         }
         seconds.into_values().max().unwrap_or_default()
     };
-    let table =
-        |name: &str| ["Ledger.", "Gate.", "Handoff."].iter().any(|port| name.starts_with(port));
     vec![
         Peak {
             calls: "StartExecution",
@@ -277,7 +275,7 @@ fn peaks(calls: &[crate::world::Call]) -> Vec<Peak> {
         },
         Peak {
             calls: "the ledger's and the handoff's items",
-            most: most(&table),
+            most: most(&of_table),
             limit: 4_000,
             source: "DynamoDB guide, On-demand capacity: a new table's writes",
         },

@@ -8,6 +8,7 @@ use ostler_core::job::JobId;
 use ostler_core::ports::JobRecord;
 use serde::Serialize;
 
+use super::of_table;
 use crate::ec2::Span;
 use crate::github::JobSpec;
 use crate::janitor::{Fate, Names, Play, World};
@@ -108,11 +109,8 @@ pub fn ledger(items: usize, seed: u64) -> Size {
     history.run_to_rest(Duration::from_secs(86_400));
     let state = history.state();
     let mut calls: BTreeMap<String, u64> = BTreeMap::new();
-    let ports = ["Ledger.", "Gate.", "OpenJobs.", "ActiveRepositories.", "FailedDeliveries."];
-    for call in &state.calls {
-        if ports.iter().any(|port| call.name.starts_with(port)) {
-            *calls.entry(call.name.to_owned()).or_default() += 1;
-        }
+    for call in state.calls.iter().filter(|call| of_table(call.name)) {
+        *calls.entry(call.name.to_owned()).or_default() += 1;
     }
     Size { size: items, all_calls: calls.values().sum(), calls, took_s: None }
 }

@@ -28,6 +28,21 @@ pub fn percentiles(mut of: Vec<f64>) -> [f64; 3] {
     [at(0.5), at(0.95), at(1.0)]
 }
 
+/// Whether a call of that name, as the world counts it, is one of the ledger's table or of the handoff's.
+#[must_use]
+pub fn of_table(name: &str) -> bool {
+    const PORTS: [&str; 7] = [
+        "Ledger.",
+        "Gate.",
+        "Handoff.",
+        "OpenJobs.",
+        "ActiveRepositories.",
+        "FailedDeliveries.",
+        "InterruptedRuns.",
+    ];
+    PORTS.iter().any(|port| name.starts_with(port))
+}
+
 /// When the `n`th of `count` events comes that are spread evenly over a time.
 fn arrival(n: usize, count: usize, over: Duration) -> Duration {
     let [n, count] = [n, count.max(1)].map(|it| u32::try_from(it).unwrap_or(u32::MAX));
