@@ -205,7 +205,7 @@ pub const METRICS: &[Metric] = &[
         name: "LaunchRefused",
         by: &["Reason"],
         from: &[Source::Orchestrator],
-        meaning: "the same for each single purchase: `Capacity`, `Quota`, `Throttled`, `Configuration`, \
+        meaning: "a single purchase of a machine that EC2 refused: `Capacity`, `Quota`, `Throttled`, `Configuration`, \
             `Unknown`",
     },
     Metric {
@@ -224,7 +224,7 @@ pub const METRICS: &[Metric] = &[
         name: "NotAssigned",
         by: &["Tier"],
         from: &[Source::Orchestrator],
-        meaning: "the same while its own job waits: the runner group does not admit the repository, or \
+        meaning: "a runner gets no job while its own waits: the runner group does not admit the repository, or \
             labels differ",
     },
     Metric {
@@ -313,7 +313,7 @@ pub const METRICS: &[Metric] = &[
         name: "ReadySeconds",
         by: &["Tier"],
         from: &[Source::StolenRunner],
-        meaning: "our share of that: from the webhook's first event of a job (for a replacement: from \
+        meaning: "our share of `QueueSeconds`: from the webhook's first event of a job (for a replacement: from \
             its own start) to the event that says that the job began on the runner that was \
             started for it",
     },
@@ -486,7 +486,7 @@ pub const METRICS: &[Metric] = &[
         name: "ReconcilerLeft",
         by: &[],
         from: &[Source::Reconciler],
-        meaning: "what there was no time, or no calls, for: likewise",
+        meaning: "open jobs, deliveries or repositories that there was no time, or no calls, for: the next run goes on with them",
     },
     Metric {
         name: "ReconcilerLimited",
