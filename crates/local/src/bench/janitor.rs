@@ -2,12 +2,16 @@
 //! regions, and the confirmation of ten of those that were left behind. They come last, because a GitHub of that size
 //! answers everybody more slowly.
 
-use anyhow::ensure;
-use serde_json::json;
+use std::path::Path;
 
-use super::figures::{Function, Kind};
-use super::{Bench, Options};
+use anyhow::{Context as _, ensure};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::figures::{Function, Kind, MIB};
+use super::{Bench, Code, Options, Sample, broken, deployed_name, machine, settle};
 use crate::crowd::Crowd;
+use crate::demo;
 use crate::world::World;
 
 /// The janitor of the crowd: its stack, and its function.
@@ -33,6 +37,72 @@ async fn deploy(world: &World, crowd: &Crowd) -> anyhow::Result<()> {
     ]);
     world.deploy_janitor(STACK, &parameters).await?;
     world.edge.queues().unmap(STACK);
+    Ok(())
+}
+
+/// A scan of so many registrations by a process of its own.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scanned {
+    /// Registrations.
+    pub registrations: usize,
+    /// Calls of GitHub.
+    pub github_calls: u64,
+    /// Calls of AWS.
+    pub aws_calls: u64,
+    /// How long it took, s. The pace of the App's calls is in it.
+    pub seconds: f64,
+    /// The process's own work, s; `None` where the system does not tell.
+    pub cpu_s: Option<f64>,
+    /// Most memory that it took beyond what was resident, MiB.
+    pub memory_mib: f64,
+}
+
+/// A scan of so many registrations, in a world of its own, by a process that has only scanned nothing before.
+pub async fn scan_of(code: &Code, out: &Path, registrations: usize) -> anyhow::Result<Scanned> {
+    println!("a scan of {registrations} registrations by a process");
+    let world = World::up(code.world(out)?).await?;
+    let scanned = scan(&world, registrations).await;
+    world.down().await;
+    scanned
+}
+
+async fn scan(world: &World, registrations: usize) -> anyhow::Result<Scanned> {
+    world.install_control(&demo::tiers()).await?;
+    settle(world);
+    let mut crowd = Crowd::new(world)?;
+    deploy(world, &crowd).await?;
+    let name = deployed_name(Function::RegistrationJanitor);
+    let process = world.edge.lambda().probe(&name, &[], None).await;
+    let mut process = process.map_err(|error| broken(&name, &error))?;
+    let tick = json!({"source": "aws.events"});
+    // A token and clients come first: they are not the registrations' share.
+    completed(&Sample::take(world, &mut process, &name, &tick).await?)?;
+    crowd.calm();
+    crowd.fill(world, registrations)?;
+    for turn in 0..crowd.clear(world, LEFT.min(registrations / 20))? {
+        crowd.come(world, turn, true)?;
+    }
+    let id = process.process_id().unwrap_or_default();
+    let memory = || machine::memory_of(id).context("the janitor's memory can't be read");
+    let (resident, _) = memory()?;
+    let sample = Sample::take(world, &mut process, &name, &tick).await?;
+    completed(&sample)?;
+    let (_, most) = memory()?;
+    #[allow(clippy::cast_precision_loss, reason = "some megabytes")]
+    let memory_mib = most.saturating_sub(resident) as f64 / MIB;
+    Ok(Scanned {
+        registrations,
+        github_calls: sample.github.values().sum(),
+        aws_calls: sample.aws.values().sum(),
+        seconds: sample.latency.as_secs_f64(),
+        cpu_s: sample.cpu.map(|cpu| cpu.as_secs_f64()),
+        memory_mib,
+    })
+}
+
+fn completed(sample: &Sample) -> anyhow::Result<()> {
+    let answer: &Value = &sample.answer;
+    ensure!(answer["stopReason"] == "completed", "a scan answered {answer}");
     Ok(())
 }
 

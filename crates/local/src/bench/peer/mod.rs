@@ -68,7 +68,7 @@ pub async fn run(options: &Options) -> anyhow::Result<()> {
     let report = contest?.report(at, machine, versions, &prices);
     let costs = cost::reckon(&report, &prices, &root)?;
     let bursts = burst::play(&options.code, &options.out).await?;
-    let growth = tokio::task::spawn_blocking(growth::play).await.context("growth")?;
+    let growth = growth::play(&options.code, &options.out).await?;
     let markdown = [
         show::markdown(&report, &prices),
         page::bursts(&bursts),

@@ -134,6 +134,29 @@ pub fn growth(growth: &Growth) -> String {
     };
     sizes("registrations", &growth.janitor, &mut text);
     sizes("items of the ledger", &growth.ledger, &mut text);
+    let worked = growth.scanned_cpu_exponent.map_or_else(|| "-".to_owned(), number);
+    let _ = writeln!(
+        text,
+        "\nThe same scan by the function's process, in real time, over the local world's GitHub and three regions: its own \
+         work grows with the {worked}th power of the registrations, the memory that it takes beyond what is resident with \
+         the {}th.\n",
+        number(growth.scanned_memory_exponent)
+    );
+    let columns = ["registrations", "calls of GitHub", "of AWS", "s", "CPU s", "memory, MiB"];
+    head(&mut text, &columns);
+    for it in &growth.scanned {
+        row(
+            &mut text,
+            &[
+                it.registrations.to_string(),
+                it.github_calls.to_string(),
+                it.aws_calls.to_string(),
+                number(it.seconds),
+                it.cpu_s.map_or_else(|| "-".to_owned(), number),
+                number(it.memory_mib),
+            ],
+        );
+    }
     text
 }
 
