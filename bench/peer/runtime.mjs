@@ -23,9 +23,16 @@ fs.readFileSync = (file, ...rest) =>
   read(typeof file === "string" && file.startsWith("/opt/") ? path.join(BENCH_LAYER, file.slice(5)) : file, ...rest);
 
 const send = globalThis.fetch;
-globalThis.fetch = (address, ...rest) => {
+globalThis.fetch = async (address, ...rest) => {
   const url = String(address);
-  return send(url.startsWith(REMOTE) ? BENCH_GITHUB + url.slice(REMOTE.length - 1) : address, ...rest);
+  if (!url.startsWith(REMOTE)) return send(address, ...rest);
+  const answer = await send(BENCH_GITHUB + url.slice(REMOTE.length - 1), ...rest);
+  // A list's next page is at the address that it was asked at: by it the client knows how to sign the request.
+  const link = answer.headers.get("link");
+  if (link === null) return answer;
+  const headers = new Headers(answer.headers);
+  headers.set("link", link.replaceAll(BENCH_GITHUB, REMOTE.slice(0, -1)));
+  return new Response(answer.body, { status: answer.status, headers });
 };
 
 const [file, name] = _HANDLER.split(".");
