@@ -2,7 +2,7 @@
 //!
 //! | `pk` | attributes |
 //! | --- | --- |
-//! | `job#<id>` | `jobUrl`, `runnerLabels` (comma-joined), `runnerName` (the latest), `runnerRank` (its place among the job's runners), `tier`, `owner`, `repo`, `queuedAt`, `cancelledAt`, `due`, `dueAt`, `ttl` |
+//! | `job#<id>` | `jobUrl`, `runnerLabels` (comma-joined), `runnerName` (the latest), `runnerRank` (its place among the job's runners), `tier`, `owner`, `repo`, `queuedAt`, `cancelledAt`, `ranOn`, `due`, `dueAt`, `ttl` |
 //! | `runner#<name>` | `runnerId`, `handedOver`, `jobId` (a number, or the text `taken`), `jobRepo` (`owner/name`), `accountedAt`, `endedAt`, `interruptedAt`, `reportedAt`, `ttl` |
 //! | `repo#<owner/name>`, lower case | `owner`, `repo`, `installationId`, `listedAt`, `tagQueued`, `tagInProgress`, `due`, `dueAt`, `ttl` |
 //! | `rerun#<owner/name>#<run>`, lower case | `owner`, `repo`, `installationId`, `run`, `lost<job id>`, `tier<job id>`, `asked`, `due`, `dueAt`, `ttl` |
@@ -162,6 +162,15 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
         .unwrap_or_default())
     }
 
+    async fn note_ran(&self, id: JobId, runner: &str, expires: Timestamp) -> Result<()> {
+        let update = Update::default()
+            .keep("ranOn", text(runner))
+            .set(TTL, ttl(expires))
+            .naming(KEY)
+            .when("attribute_exists(#pk)", []);
+        self.update(&job_key(id), update).await.map(drop)
+    }
+
     async fn runner(&self, name: &str) -> Result<RunnerRecord> {
         let item = self.read(&runner_key(name)).await?;
         Ok(item.map(|item| runner_record(&item)).unwrap_or_default())
@@ -279,6 +288,7 @@ fn job_record(item: &Item) -> JobRecord {
         owner: item.text("owner"),
         repo: item.text("repo"),
         cancelled_at: item.time("cancelledAt"),
+        ran_on: item.text("ranOn"),
     }
 }
 

@@ -188,6 +188,13 @@ impl<'a, C: Context> Debts<'a, C> {
         if self.read.borrow().is_accounted(runner, id) {
             return Ok(());
         }
+        let repo = repository.split_once('/').map_or(repository, |(_, name)| name);
+        if Lineage::parse(runner).base != self.names.base_name(repo, id) {
+            // By this the way back to who waits is found without GitHub; nobody's leads through a job on a runner of its
+            // own. First, because once the runner is accounted for nobody comes by here again.
+            self.context.ledger().note_ran(id, runner, self.expiry()).await?;
+            self.read.borrow_mut().note_ran(id, runner);
+        }
         self.account_for(runner, &Ran::Job { id, repository: Some(repository.to_owned()) }).await
     }
 

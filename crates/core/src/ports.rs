@@ -104,6 +104,9 @@ pub struct JobRecord {
     pub repo: Option<String>,
     /// When GitHub said that it was cancelled before it ran.
     pub cancelled_at: Option<Timestamp>,
+    /// The runner that GitHub has shown with it, where that was noted. It never waits again: what is run once more has
+    /// another id.
+    pub ran_on: Option<String>,
 }
 
 /// Which job a runner is known to have run.
@@ -178,6 +181,14 @@ pub trait Ledger {
         at: Timestamp,
         expires: Timestamp,
     ) -> impl Future<Output = Result<JobRecord>>;
+    /// Notes that GitHub has shown the job on that runner; of a job that there is no item of, nothing is noted.
+    /// Repeatable; the first one stays.
+    fn note_ran(
+        &self,
+        id: JobId,
+        runner: &str,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<()>>;
     /// The runner's item; the empty record if there is none.
     fn runner(&self, name: &str) -> impl Future<Output = Result<RunnerRecord>>;
     /// Notes the runner's id at GitHub. Repeatable; the highest id wins, in whatever order they are noted: ids

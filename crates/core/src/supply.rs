@@ -55,6 +55,8 @@ pub struct Facts<'a> {
     pub executions: HashMap<String, Option<Execution>>,
     /// GitHub's records of jobs.
     pub forge: HashMap<JobId, Option<ForgeJob>>,
+    /// Runners that jobs are known to have run on, by GitHub's word.
+    ran_on: HashMap<JobId, String>,
 }
 
 /// A job by id, with its repository's name where that is known (the base name needs it).
@@ -100,13 +102,24 @@ impl<'a> Facts<'a> {
             runners: HashMap::new(),
             executions: HashMap::new(),
             forge: HashMap::new(),
+            ran_on: HashMap::new(),
         }
+    }
+
+    /// Notes that GitHub has shown the job on that runner.
+    pub fn note_ran(&mut self, id: JobId, runner: &str) {
+        self.ran_on.entry(id).or_insert_with(|| runner.to_owned());
     }
 
     /// Adds a fact; what was known of the same before is replaced.
     pub fn note(&mut self, fact: Fact) {
         match fact {
-            Fact::Job(id, record) => drop(self.jobs.insert(id, record)),
+            Fact::Job(id, record) => {
+                if let Some(runner) = record.as_ref().and_then(|record| record.ran_on.as_deref()) {
+                    self.note_ran(id, runner);
+                }
+                self.jobs.insert(id, record);
+            }
             Fact::Runner(name, record) => drop(self.runners.insert(name, record)),
             Fact::Execution(name, execution) => drop(self.executions.insert(name, execution)),
             Fact::Forge(id, job) => drop(self.forge.insert(id, job)),
@@ -128,6 +141,7 @@ impl<'a> Facts<'a> {
             runners: runners.map(|(name, record)| (name.clone(), record.clone())).collect(),
             executions: executions.map(|(name, it)| (name.clone(), it.clone())).collect(),
             forge: forge.map(|(id, job)| (*id, job.clone())).collect(),
+            ran_on: self.ran_on.clone(),
         }
     }
 
@@ -306,8 +320,9 @@ impl<'a> Facts<'a> {
         Ok(false)
     }
 
-    /// Whose debt it is that a runner started with `own` is lost: back through GitHub's records from its
-    /// own job to the one that waits.
+    /// Whose debt it is that a runner started with `own` is lost: back from its own job to the one that waits, by the
+    /// runners that GitHub has shown with them. Of most jobs of a burst the ledger has noted that; only of the others GitHub
+    /// is asked, and of each that waits by its word.
     pub fn debt(&self, own: &RunnerInput) -> Result<Debt, Need> {
         let mut debt = Debt::default();
         let mut seen = HashSet::new();
@@ -319,18 +334,30 @@ impl<'a> Facts<'a> {
             }
             let repository = at.repository();
             let full_name = repository.to_string();
-            let Some(record) = self.forge.get(&id) else { return Err(Need::Forge(repository, id)) };
-            let Some(record) = record else {
-                reached("debt: a job on the way is gone");
-                return Ok(debt);
+            let noted = self.ran_on.get(&id);
+            let name = match (noted, self.forge.get(&id)) {
+                (Some(name), _) => {
+                    reached("debt: a job on the runner that the ledger has noted");
+                    Some(name)
+                }
+                (None, Some(None)) => {
+                    reached("debt: a job on the way is gone");
+                    return Ok(debt);
+                }
+                (None, Some(Some(record))) if record.status == JobStatus::Queued => {
+                    reached("debt: a job waits");
+                    debt.owner = Some(at.clone());
+                    return Ok(debt);
+                }
+                (None, Some(Some(record))) => {
+                    let over = record.status == JobStatus::Completed;
+                    debt.unneeded = over && record.runner_name.is_none();
+                    record.runner_name.as_ref()
+                }
+                (None, None) if !self.jobs.contains_key(&id) => return Err(Need::Job(id)),
+                (None, None) => return Err(Need::Forge(repository, id)),
             };
-            if record.status == JobStatus::Queued {
-                reached("debt: a job waits");
-                debt.owner = Some(at.clone());
-                return Ok(debt);
-            }
-            debt.unneeded = record.status == JobStatus::Completed && record.runner_name.is_none();
-            let Some(name) = record.runner_name.as_deref().filter(|name| is_plausible(name)) else {
+            let Some(name) = name.filter(|name| is_plausible(name)) else {
                 reached("debt: a job that no runner has");
                 return Ok(debt);
             };
@@ -340,7 +367,9 @@ impl<'a> Facts<'a> {
                 return Ok(debt);
             };
             reached("debt: a job on a runner of ours");
-            debt.accounts.push((name.to_owned(), id, full_name));
+            if noted.is_none() {
+                debt.accounts.push((name.clone(), id, full_name));
+            }
             at = input;
         }
         Ok(debt)
@@ -578,6 +607,30 @@ mod tests {
     }
 
     #[test]
+    fn the_debt_goes_back_by_the_ledger_and_asks_github_only_of_who_waits() {
+        let world = Small { key: key() };
+        let mut facts = world.facts(3);
+        facts.forge.clear();
+        for (id, runner) in [(1, 2), (2, 3)] {
+            let ran_on = Some(world.name(runner));
+            facts.note(Fact::Job(JobId(id), Some(JobRecord { ran_on, ..JobRecord::default() })));
+        }
+        let own = input(1, "a", "a");
+        assert_eq!(facts.debt(&own), Err(Need::Forge(own.repository(), JobId(3))));
+        let facts = facts.lasting();
+        assert_eq!(
+            facts.debt(&own),
+            Err(Need::Execution(world.name(2))),
+            "what ran on what, lasts"
+        );
+        let mut facts = Facts { executions: world.facts(3).executions, ..facts };
+        assert_eq!(facts.debt(&own), Err(Need::Job(JobId(3))), "the ledger is asked first");
+        facts.note(Fact::Job(JobId(3), None));
+        facts.note(Fact::Forge(JobId(3), Some(forge(JobStatus::Queued, None))));
+        assert_eq!(facts.debt(&own).unwrap().owner.map(|owner| owner.job_id), Some(3));
+    }
+
+    #[test]
     fn nobody_owes_where_nobody_waits() {
         let world = Small { key: key() };
         let own = input(1, "a", "a");
@@ -655,7 +708,7 @@ mod tests {
         let empty = Facts::new(&world.key);
         let wanted = Labels::new(["a"]);
         assert_eq!(empty.supply(&job(1), &wanted, None), Err(Need::Job(JobId(1))));
-        assert!(matches!(empty.debt(&input(1, "a", "a")), Err(Need::Forge(_, JobId(1)))));
+        assert_eq!(empty.debt(&input(1, "a", "a")), Err(Need::Job(JobId(1))));
         let mut facts = world.facts(1);
         facts.runners.clear();
         assert_eq!(facts.supply(&job(1), &wanted, None), Err(Need::Runner(world.name(1))));

@@ -451,6 +451,7 @@ const PORTS: &[&str] = &[
     "Ledger.cancel_job",
     "Ledger.interrupt_runner",
     "Ledger.report_runner",
+    "Ledger.note_ran",
     "Ledger.note_repository",
     "Ledger.block",
     "Executions.start",

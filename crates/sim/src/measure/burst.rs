@@ -322,6 +322,19 @@ mod tests {
         }
     }
 
+    /// GitHub gives a job to any runner of its tier, so that in such a burst nearly every runner has another's.
+    #[test]
+    fn a_burst_of_one_tier_costs_each_job_few_more_calls_of_github_the_larger_it_is() {
+        let [small, large] = [30, 150].map(|jobs| play(&Burst { tiers: 1, ..burst(jobs, 1) }));
+        assert_eq!((large.lost, &large.violations), (0, &vec![]), "{large:?}");
+        assert!(
+            large.github_calls <= small.github_calls + 2.5,
+            "{} and {}",
+            small.github_calls,
+            large.github_calls
+        );
+    }
+
     #[test]
     fn the_bound_lets_so_many_in_a_minute_as_the_apps_may_register() {
         let alone = (0..400).map(|job| (job, (0.0, 30.0))).collect();

@@ -151,6 +151,19 @@ impl Ledger for World {
         .await
     }
 
+    async fn note_ran(&self, id: JobId, runner: &str, expires: Timestamp) -> Result<()> {
+        self.ask("Ledger.note_ran", |state| {
+            let now = state.now;
+            let item = state.ledger.jobs.get_mut(&id).filter(|(_, until)| *until > now);
+            if let Some((record, until)) = item {
+                record.ran_on.get_or_insert_with(|| runner.to_owned());
+                *until = expires;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     async fn runner(&self, name: &str) -> Result<RunnerRecord> {
         self.ask("Ledger.runner", |state| Ok(state.runner_record(name))).await
     }
