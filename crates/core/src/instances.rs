@@ -351,12 +351,8 @@ async fn registration<C: InstanceContext>(
         None => forge.runner_named(place, runner).await?,
     };
     let Some(entry) = entry else {
-        // One that was never registered ran nothing; one that was may have run a job and be gone with it. While it
-        // lives it may be registered any moment.
-        if record.runner_id.is_none() && what == Happening::Ended {
-            reached("instance: it was never registered");
-            return Ok(Sight::RanNothing);
-        }
+        // One that was registered may have run a job and be gone with it. One that was not may be any moment; or it is
+        // launched again under its name, and then the end of this machine was not its own.
         reached("instance: its registration is not there");
         return Ok(Sight::Unknown);
     };
@@ -389,15 +385,18 @@ async fn note<C: InstanceContext>(
         false => input_of(context, debts, id).await?,
     };
     let Some(job) = job else {
+        reached("instance: another system's job loses it");
         info!(job = id.0, "another system's job loses its machine");
         return Ok(());
     };
     let tier = job.provider.as_str();
     if settings.tiers.get(tier).is_none_or(|tier| !tier.rerun_interrupted) {
+        reached("instance: its job's tier runs nothing again");
         return Ok(());
     }
     let run = job.run().and_then(|run| run.parse().ok()).filter(|run: &i64| *run > 0);
     let Some(run) = run else {
+        reached("instance: its job's run is not known");
         warn!(job = id.0, url = job.job_url, "its run is not known: it can't be run again");
         context.telemetry().count("RerunSkipped", Some(("Reason", "RunUnknown")), 1.0);
         return Ok(());
@@ -407,8 +406,11 @@ async fn note<C: InstanceContext>(
     let interrupted = InterruptedJob { id, tier: tier.to_owned(), lost_at };
     let due = now + FIRST_LOOK;
     if context.interrupted().note_interrupted(&job.repository(), run, &interrupted, due).await? {
+        reached("instance: its job is to be run again");
         warn!(job = id.0, url = job.job_url, tier, "a job loses its machine, to be run again");
         context.telemetry().count("JobInterrupted", Some(("Tier", tier)), 1.0);
+    } else {
+        reached("instance: its job is noted already");
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 use common::{conclusion, holds, interrupt, lasting, minutes, names, only_tier, seconds, small};
 use ostler_core::instances::{Handled, InstanceEvent, batch};
 use ostler_sim::ec2::{LaunchFault, Market, PoolMatch};
+use ostler_sim::github::{ApiError, Fault as GitHubFault, FaultRule, endpoint};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::{Fate, Simulation};
 use ostler_sim::world::{Plan, REPOSITORY, Strike};
@@ -26,6 +27,29 @@ fn told() -> Simulation {
     let mut history = Simulation::new(1);
     history.hears_instances = true;
     history
+}
+
+/// GitHub fails, so that a machine is gone before its runner is registered; then it refuses, and another machine is
+/// launched for the same runner. Found by seed 4081.
+#[test]
+fn a_machine_that_dies_unregistered_is_not_the_end_of_a_runner_that_is_launched_again() {
+    let mut history = told();
+    history.state().ec2.plan_launches([LaunchFault::Dies]);
+    for (skip, times, status) in [(0, 3, 500), (3, 1, 429)] {
+        history.state().github.add_fault(FaultRule {
+            method: "POST".into(),
+            template: endpoint::ORG_JIT.into(),
+            skip,
+            times,
+            fault: GitHubFault::Refuse(ApiError::new(status, "rate limit")),
+        });
+    }
+    let job = history.post(&lasting(minutes(20)));
+    history.run_for(minutes(10));
+    let name = history.world.base_name(REPOSITORY, job);
+    assert_eq!(history.state().runner_record(&name).ended_at, None);
+    holds(&mut history, within(minutes(10)));
+    assert_eq!(names(&history.world), [name]);
 }
 
 /// On spot machines, with on-demand ones where there are none.
@@ -83,15 +107,12 @@ fn the_end_of_a_runner_that_had_its_job_costs_nothing() {
 fn a_machine_that_we_end_to_launch_another_for_the_same_runner_is_no_death() {
     let mut history = told();
     // GitHub refuses the registration once, so the machine is ended, and launched again a little later.
-    history.state().github.add_fault(ostler_sim::github::FaultRule {
+    history.state().github.add_fault(FaultRule {
         method: "POST".into(),
-        template: ostler_sim::github::endpoint::ORG_JIT.into(),
+        template: endpoint::ORG_JIT.into(),
         skip: 0,
         times: 1,
-        fault: ostler_sim::github::Fault::Refuse(ostler_sim::github::ApiError::new(
-            429,
-            "rate limit",
-        )),
+        fault: GitHubFault::Refuse(ApiError::new(429, "rate limit")),
     });
     history.post(&small());
     holds(&mut history, within(minutes(10)));

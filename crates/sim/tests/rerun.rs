@@ -179,6 +179,18 @@ fn a_tier_may_do_without() {
 }
 
 #[test]
+fn a_job_of_a_run_that_nobody_knows_is_not_run_again() {
+    let mut history = begun(json!({}));
+    let job = history.post(&lasting(minutes(15)));
+    history.run_for(minutes(2));
+    let name = history.world.base_name(REPOSITORY, job);
+    history.state().executions.get_mut(&name).unwrap().input["jobUrl"] = "".into();
+    take(&mut history, job);
+    is_not_run_again(&mut history);
+    assert!(skipped(&history, "RunUnknown") > 0.0);
+}
+
+#[test]
 fn a_job_is_run_again_twice_at_most() {
     let mut history = begun(json!({"market": "spot"}));
     let mut latest = history.post(&lasting(minutes(15)));

@@ -22,6 +22,7 @@ use super::{
 use crate::error::{Error, Result};
 use crate::job::JobId;
 use crate::ports::{Clock, Gate, Telemetry};
+use crate::reach::reached;
 use crate::time::Timestamp;
 
 /// The last attempt that is asked for: a job that two machines were taken from is run a third time.
@@ -74,6 +75,7 @@ pub(super) async fn run_again<C: ReconcilerContext>(
     let mut first = First(None);
     for run in context.agenda().due_reruns(MAX_RUNS).await? {
         if !may_begin() {
+            reached("rerun: no time is left");
             done.left += 1;
             continue;
         }
@@ -87,9 +89,13 @@ pub(super) async fn run_again<C: ReconcilerContext>(
         match failure {
             // An operator may mend it within the day, and nothing else is the worse for it.
             Error::Permanent(_) | Error::NotFound(_) => {
+                reached("rerun: a run that an operator's mistake hides");
                 context.telemetry().count("ConfigurationError", None, 1.0);
             }
-            failure => first.note(failure),
+            failure => {
+                reached("rerun: a run that can't be looked at");
+                first.note(failure);
+            }
         }
     }
     first.answer()
@@ -105,11 +111,15 @@ async fn look<C: ReconcilerContext>(
     let until = now + if lost < SOON { AGAIN } else { LATER };
     let asked = run.asked;
     if !claim(context, &mut run, until, asked).await? {
+        reached("rerun: another looks at it");
         return Ok(());
     }
     let outcomes = match lost < WAITED_FOR {
         true => decide(context, &mut run).await?,
-        false => Some(run.jobs.iter().map(|_| Outcome::Skipped("TooLate")).collect()),
+        false => {
+            reached("rerun: waited for too long");
+            Some(run.jobs.iter().map(|_| Outcome::Skipped("TooLate")).collect())
+        }
     };
     let Some(outcomes) = outcomes else { return Ok(()) };
     context.agenda().settle_rerun(&run).await?;
@@ -117,6 +127,7 @@ async fn look<C: ReconcilerContext>(
         let (id, repository) = (job.id.0, run.at.to_string());
         match outcome {
             Outcome::Again => {
+                reached("rerun: a job runs again");
                 info!(
                     job = id,
                     repository,
@@ -127,6 +138,7 @@ async fn look<C: ReconcilerContext>(
                 context.telemetry().count("Rerun", Some(("Tier", &job.tier)), 1.0);
             }
             Outcome::Skipped(reason) => {
+                reached("rerun: a job does not run again");
                 info!(job = id, repository, run = run.run, reason, "it is not run again");
                 context.telemetry().count("RerunSkipped", Some(("Reason", reason)), 1.0);
             }
@@ -154,29 +166,41 @@ async fn decide<C: ReconcilerContext>(
 ) -> Result<Option<Vec<Outcome>>> {
     let backlog = context.backlog();
     let Some(seen) = backlog.run(&run.at, run.run).await? else {
+        reached("rerun: the run is not there");
         return Ok(Some(run.jobs.iter().map(|_| Outcome::Skipped("Gone")).collect()));
     };
     // An answer was lost, and that attempt is what came of it.
     let ours = run.asked.is_some_and(|asked| seen.attempt > asked);
     if !seen.completed && !ours {
+        reached("rerun: the run goes on");
         return Ok(None);
     }
     let jobs = backlog.jobs(&run.at, run.run).await?;
     let judged = run.jobs.iter().map(|job| judge(job, seen, &jobs));
-    let Some(mut outcomes) = judged.collect::<Option<Vec<_>>>() else { return Ok(None) };
+    let Some(mut outcomes) = judged.collect::<Option<Vec<_>>>() else {
+        reached("rerun: GitHub does not say how a job ended");
+        return Ok(None);
+    };
     let wanted = run.jobs.iter().zip(&outcomes).filter(|(_, it)| **it == Outcome::Again);
     let wanted: Vec<InterruptedJob> = wanted.map(|(job, _)| job.clone()).collect();
     if !wanted.is_empty() {
         let what = what(&wanted, &jobs);
         let asked = match (seen.completed, seen.attempt < LAST_ATTEMPT) {
-            (false, _) => None,
-            (true, false) => Some(Outcome::Skipped("Attempts")),
+            (false, _) => {
+                reached("rerun: our attempt goes on, and a job failed in it");
+                None
+            }
+            (true, false) => {
+                reached("rerun: that was the last attempt");
+                Some(Outcome::Skipped("Attempts"))
+            }
             (true, true) => ask(context, run, &wanted, what, seen.attempt).await?,
         };
         let Some(asked) = asked else { return Ok(None) };
         replace(&mut outcomes, Outcome::Again, asked);
     }
     if ours {
+        reached("rerun: an attempt came of a lost answer");
         replace(&mut outcomes, MOVED_ON, Outcome::Again);
     }
     Ok(Some(outcomes))
@@ -201,32 +225,49 @@ async fn ask<C: ReconcilerContext>(
     }
     let until = run.due;
     if !claim(context, run, until, Some(attempt)).await? {
+        reached("rerun: another asks");
         return Ok(None);
     }
     let (repository, id) = (run.at.to_string(), run.run);
     match context.backlog().rerun(&run.at, run.run, what).await {
-        Ok(Asked::Begun) => Ok(Some(Outcome::Again)),
-        Ok(Asked::Superseded) => Ok(Some(MOVED_ON)),
-        Ok(Asked::Gone) => Ok(Some(Outcome::Skipped("Gone"))),
+        Ok(Asked::Begun) => {
+            reached("rerun: another attempt begins");
+            Ok(Some(Outcome::Again))
+        }
+        Ok(Asked::Superseded) => {
+            reached("rerun: there is another attempt already");
+            Ok(Some(MOVED_ON))
+        }
+        Ok(Asked::Gone) => {
+            reached("rerun: the run is gone when it is asked for");
+            Ok(Some(Outcome::Skipped("Gone")))
+        }
         Ok(Asked::Refused(words)) => {
+            reached("rerun: refused");
             warn!(repository, run = id, words, "GitHub does not run it again");
             Ok(Some(Outcome::Skipped("Refused")))
         }
         Ok(Asked::NotAllowed(words)) => {
+            reached("rerun: not allowed");
             error!(repository, run = id, words, "an interrupted job can't be run again");
             context.telemetry().count("ConfigurationError", None, 1.0);
             Ok(Some(Outcome::Skipped("NotAllowed")))
         }
         Ok(Asked::Running) => {
+            reached("rerun: the run goes on when it is asked for");
             claim(context, run, until, None).await?;
             Ok(None)
         }
         // Nothing was made of it.
         Err(refused @ (Error::Later { .. } | Error::Permanent(_))) => {
+            reached("rerun: nothing came of the asking");
             claim(context, run, until, None).await?;
             Err(refused)
         }
-        Err(lost) => Err(lost),
+        Err(lost) => {
+            reached("rerun: what came of the asking is not known");
+            Err(lost)
+        }
     }
 }
 
@@ -237,19 +278,41 @@ fn judge(job: &InterruptedJob, seen: WorkflowRun, jobs: &[Value]) -> Option<Outc
     let attempt = shown.and_then(|shown| shown.get("run_attempt")).and_then(Value::as_i64);
     let Some(shown) = shown.filter(|_| attempt.is_none_or(|attempt| attempt >= seen.attempt))
     else {
+        reached("rerun: a job of an attempt that is past");
         return Some(MOVED_ON);
     };
     let conclusion = text(shown, "conclusion")?;
     let reason = match conclusion {
-        "success" => "Succeeded",
+        "success" => {
+            reached("rerun: a job ended well");
+            "Succeeded"
+        }
         // By a person, as far as can be told: a job that lost its runner fails, and so does one whose runner was told to
         // stop (`actions/runner#4668`, `#1792`).
-        "cancelled" => "Cancelled",
-        _ if seen.cancelled => "Cancelled",
-        "failure" if !has_begun(shown) => "NotBegun",
-        "failure" if ended(shown).is_some_and(|at| at + BEFORE < job.lost_at) => "FailedBefore",
-        "failure" => return Some(Outcome::Again),
-        _ => "EndedOtherwise",
+        "cancelled" => {
+            reached("rerun: a job was cancelled");
+            "Cancelled"
+        }
+        _ if seen.cancelled => {
+            reached("rerun: a run was cancelled");
+            "Cancelled"
+        }
+        "failure" if !has_begun(shown) => {
+            reached("rerun: a job had not begun");
+            "NotBegun"
+        }
+        "failure" if ended(shown).is_some_and(|at| at + BEFORE < job.lost_at) => {
+            reached("rerun: a job had failed before");
+            "FailedBefore"
+        }
+        "failure" => {
+            reached("rerun: a job failed for want of its machine");
+            return Some(Outcome::Again);
+        }
+        _ => {
+            reached("rerun: a job ended in another way");
+            "EndedOtherwise"
+        }
     };
     Some(Outcome::Skipped(reason))
 }
@@ -258,8 +321,14 @@ fn judge(job: &InterruptedJob, seen: WorkflowRun, jobs: &[Value]) -> Option<Outc
 /// for one whose failure made GitHub cancel the others of its matrix ("fail-fast"; `runs-on/runs-on#192`).
 fn what(wanted: &[InterruptedJob], jobs: &[Value]) -> Again {
     match wanted {
-        [one] if !took_others_along(one.id, jobs) => Again::Job(one.id),
-        _ => Again::Failed,
+        [one] if !took_others_along(one.id, jobs) => {
+            reached("rerun: one job");
+            Again::Job(one.id)
+        }
+        _ => {
+            reached("rerun: all that failed");
+            Again::Failed
+        }
     }
 }
 

@@ -32,6 +32,9 @@ const REFUSED_WAIT: Duration = Duration::from_secs(960);
 const RETRY_WAIT: Duration = Duration::from_secs(900);
 const SHORT_OUTAGE: u32 = 12;
 
+/// Until somebody approves a job that is run again.
+const APPROVED_AGAIN: Duration = Duration::from_secs(300);
+
 /// How long a cleanup takes at most, from its look at GitHub to the end of its execution, with calls that are slow.
 const CLEANUP: Duration = Duration::from_secs(120);
 
@@ -224,6 +227,7 @@ fn begin(scenario: &Scenario) -> Simulation {
     }
     let mut begun = Simulation::over(world);
     begun.judges_reports = scenario.judged;
+    begun.approves_again = Some(APPROVED_AGAIN);
     if scenario.recovers {
         begun.reconciles = true;
         begun.hurried = true;
@@ -282,10 +286,12 @@ fn post(history: &mut Simulation, index: usize, plot: JobPlot) {
         Kind::Strange => JobSpec::new(STRANGE, &["self-hosted", "small"]),
     };
     let environment = plot.approved.map(|_| "production".to_owned());
+    let run_id = history.state().github.all_jobs().last().map(|job| job.run_id);
     let job = history.post(&JobSpec {
         name: index.to_string(),
         duration: plot.lasts,
         environment,
+        run_id: run_id.filter(|_| plot.beside),
         ..base
     });
     if let Some(after) = plot.approved {

@@ -34,6 +34,17 @@ pub const EXEMPT: &[(&str, &str)] = &[
         "open: its execution is not seen yet",
         "DescribeExecution lags by seconds, and it looks minutes later",
     ),
+    (
+        "rerun: GitHub does not say how a job ended",
+        "of a run that is over it does: in the moment between two calls",
+    ),
+    ("rerun: another asks", "in the moment between two calls"),
+    ("rerun: our attempt goes on, and a job failed in it", "a job of a new attempt has another id"),
+    ("rerun: a run was cancelled", "then no job of it has failed here"),
+    ("rerun: a job had not begun", "one that was given to a runner goes back to the queue here"),
+    ("rerun: a job had failed before", "jobs fail here for want of a machine only"),
+    ("rerun: a job ended in another way", "jobs fail here for want of a machine only"),
+    ("instance: its job's run is not known", "the address of a job's page names it"),
     ("supply: no runner was started for it", "a job that nobody has accepted: one in 1000"),
     ("report: its repository is no name", "such a record is refused before"),
 ];
@@ -57,6 +68,23 @@ pub(super) fn take() -> HashMap<&'static str, u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The page says how many there are.
+    #[test]
+    fn the_page_on_the_simulation_tells_the_numbers_of_now() {
+        let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+        let page = std::fs::read_to_string(format!("{root}/docs/simulation.md")).unwrap();
+        let patches = std::fs::read_dir(format!("{root}/tests/mutations")).unwrap().count();
+        let (branches, exempt) = (BRANCHES.len(), EXEMPT.len());
+        for line in [
+            format!(
+                "| branches that the use cases mark | {branches}, of which {exempt} are exempt |"
+            ),
+            format!("| seeded faults | {patches} patches in `tests/mutations`;"),
+        ] {
+            assert!(page.contains(&line), "docs/simulation.md lacks: {line}");
+        }
+    }
 
     #[test]
     fn branches_are_known_by_name_and_exemptions_are_of_branches() {

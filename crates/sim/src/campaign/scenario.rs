@@ -127,6 +127,8 @@ pub struct JobPlot {
     pub queued: Option<Duration>,
     /// When that event comes again, after it was posted.
     pub again: Option<Duration>,
+    /// It belongs to the run of the job that was posted before it.
+    pub beside: bool,
 }
 
 /// How a machine is lost.
@@ -435,6 +437,7 @@ fn job(rng: &mut StdRng, at: Duration, profile: Profile) -> JobPlot {
         approved: sometimes(rng, 10, 30..1200),
         queued,
         again,
+        beside: false,
     }
 }
 

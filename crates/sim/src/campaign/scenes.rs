@@ -15,8 +15,11 @@ use crate::world::Strike;
 /// What a scene is made of.
 type Parts = Vec<(char, Part)>;
 
-/// All scenes.
-const SCENES: &[fn(&mut StdRng) -> Parts] = &[
+/// Draws one.
+type Scene = fn(&mut StdRng) -> Parts;
+
+/// All scenes; those that have many turns more than once.
+const SCENES: &[Scene] = &[
     used_up,
     a_day_without_machines,
     late_boot,
@@ -41,6 +44,7 @@ const SCENES: &[fn(&mut StdRng) -> Parts] = &[
     invoked_twice,
     aborted_early,
     aborted_and_called_idle,
+    called_idle,
     forged,
     forged_early,
     forged_in_vain,
@@ -57,7 +61,21 @@ const SCENES: &[fn(&mut StdRng) -> Parts] = &[
     cancelled_early,
     cancelled_late,
     held_unknown,
+    lost_machines,
+    lost_machines,
+    lost_machines,
+    lost_machines,
+    refused_reruns,
+    refused_reruns,
+    refused_reruns,
+    refused_reruns,
+    lost_again_and_again,
+    lost_with_its_tier,
 ];
+
+/// Those that are about spot machines, and about what the recovery stack makes of their loss.
+const OF_SPOT: [Scene; 4] =
+    [lost_machines, refused_reruns, lost_again_and_again, lost_with_its_tier];
 
 /// The scene of a seed.
 pub(super) fn stage(seed: u64) -> Scenario {
@@ -75,9 +93,10 @@ pub(super) fn stage(seed: u64) -> Scenario {
         (PartId(kind, *number - 1), part)
     });
     let mut market = || any(&mut rng, &["on-demand", "on-demand", "spot", "spot-then-on-demand"]);
-    let markets = [market(), market()];
+    let of_spot = OF_SPOT.iter().any(|it| std::ptr::fn_addr_eq(*it, scene));
+    let markets = if of_spot { ["spot"; 2] } else { [market(), market()] };
     Scenario {
-        recovers: !hopeless && rng.random(),
+        recovers: of_spot || !hopeless && rng.random(),
         seed,
         overlaps: true,
         judged: true,
@@ -101,6 +120,7 @@ fn plain(at: u64, lasts: u64) -> JobPlot {
         approved: None,
         queued: Some(seconds(1)),
         again: None,
+        beside: false,
     }
 }
 
@@ -401,6 +421,18 @@ fn aborted_and_called_idle(rng: &mut StdRng) -> Parts {
     ]
 }
 
+/// GitHub calls a runner idle that has a job that nobody can see, and what its line brings to light can't be noted.
+fn called_idle(rng: &mut StdRng) -> Parts {
+    let thief = JobPlot { kind: Kind::Strange, ..plain(10, rng.random_range(900..4000)) };
+    vec![
+        job(1, 60),
+        ('j', Part::Job(thief)),
+        ('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(2000))),
+        ('q', Part::Quirk(seconds(20), Quirk::SaysIdle, 0, seconds(720))),
+        aimed("Ledger.account", 1, rng.random_range(1..6), Strike::Before),
+    ]
+}
+
 /// A line that is not true: while the runner works on its own job, or waits for one.
 fn forged(rng: &mut StdRng) -> Parts {
     let lines = [Stranger::ForgedInvisible, Stranger::ForgedRun, Stranger::ForgedNoRun];
@@ -625,6 +657,103 @@ fn held_unknown(rng: &mut StdRng) -> Parts {
         ('j', Part::Job(JobPlot { approved, ..plain(1, 60) })),
         aimed("Forge.deployment_waits", 1, 1, Strike::Before),
     ]
+}
+
+/// EC2 takes the machine of a job back at this time: of the `index`th that lives.
+fn taken(at: u64, index: usize) -> (char, Part) {
+    ('d', Part::Deed(seconds(at), Deed::Reclaimed, index))
+}
+
+/// Jobs lose their machines at work, alone or as several of one run, and are run again once it is over: unless they end
+/// well before, are cancelled, or somebody else runs them. Functions fail meanwhile, or run twice.
+fn lost_machines(rng: &mut StdRng) -> Parts {
+    let lasts = rng.random_range(300..1500);
+    let mut parts = vec![job(1, lasts), taken(rng.random_range(20..200), 0)];
+    let beside = |rng: &mut StdRng| {
+        let lasts = rng.random_range(30..3000);
+        ('j', Part::Job(JobPlot { beside: true, ..plain(5, lasts) }))
+    };
+    match rng.random_range(0..8) {
+        // All of the run lose theirs.
+        0 => {
+            parts.push(beside(rng));
+            parts.push(taken(rng.random_range(20..300), 1));
+        }
+        // The run goes on for long.
+        1 => parts.push(beside(rng)),
+        // It ends in the two minutes of the warning.
+        2 => parts = vec![job(1, lasts), taken(lasts - rng.random_range(1..60), 0)],
+        // Somebody cancels it when its machine is gone.
+        3 => {
+            let cancelled = Some(seconds(rng.random_range(330..700)));
+            parts[0] = ('j', Part::Job(JobPlot { cancelled, ..plain(1, lasts) }));
+        }
+        // Somebody runs it again.
+        4 => parts.push((
+            'q',
+            Part::Quirk(seconds(rng.random_range(800..1200)), Quirk::RunAgain, 0, seconds(1)),
+        )),
+        // It takes the runner of another, and its own event is lost: nothing of ours was started for it.
+        5 => {
+            let silent = JobPlot { queued: None, ..plain(3, lasts) };
+            parts = vec![job(1, 60), ('j', Part::Job(silent))];
+            parts.push(('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(400))));
+            parts.push(taken(rng.random_range(20..90), 0));
+        }
+        6 => {
+            let ports = ["InterruptedRuns.", "Reruns.", "WaitingRuns.jobs", "Gate.keep_off_spot"];
+            let strike = any(rng, &Strike::ALL);
+            for port in ports {
+                parts.push(aimed(port, rng.random_range(1..5), rng.random_range(1..4), strike));
+            }
+        }
+        _ => parts.extend((5..60).map(|number| ('t', Part::Twice(number)))),
+    }
+    parts
+}
+
+/// GitHub does not run a job again: for now, or ever; or its answer is lost.
+fn refused_reruns(rng: &mut StdRng) -> Parts {
+    let refused = |status, text| Fault::Refuse(ApiError::new(status, text));
+    let mut limit = ApiError::new(403, "You have exceeded a secondary rate limit.");
+    limit.headers.push(("retry-after".into(), rng.random_range(30..600u32).to_string()));
+    let faults = [
+        Fault::Refuse(limit),
+        refused(401, "Bad credentials"),
+        refused(403, "The workflow run containing this job is already running"),
+        refused(403, "Only jobs from the current attempt can be re-run"),
+        refused(403, "This workflow run cannot be retried"),
+        refused(403, "Resource not accessible by integration"),
+        refused(404, "Not Found"),
+        refused(500, "Server Error"),
+        Fault::Lost(502),
+    ];
+    let fault = faults[rng.random_range(0..faults.len())].clone();
+    let asks = ("POST", endpoint::JOB_RERUN, rng.random_range(1..3));
+    // For a day, or for a moment.
+    let looks = ("GET", endpoint::RUN, if rng.random_ratio(1, 2) { 400 } else { 2 });
+    let (method, template, times) = if rng.random_ratio(2, 3) { asks } else { looks };
+    let rule =
+        FaultRule { method: method.into(), template: template.into(), skip: 0, times, fault };
+    vec![
+        job(1, rng.random_range(300..1500)),
+        taken(rng.random_range(20..200), 0),
+        ('o', Part::Outage(Duration::ZERO, Outage::GitHub(rule))),
+    ]
+}
+
+/// Whenever a job is run again, its machine is taken again.
+fn lost_again_and_again(rng: &mut StdRng) -> Parts {
+    let mut parts = vec![job(1, 4000)];
+    parts.extend((0..8).map(|turn| taken(turn * 900 + rng.random_range(30..400), 0)));
+    parts
+}
+
+/// A job's tier is gone when its machine is.
+fn lost_with_its_tier(rng: &mut StdRng) -> Parts {
+    let large = JobPlot { kind: Kind::Large, ..plain(1, 3000) };
+    let gone = Part::Mistake(seconds(10), Mistake::TierGone, seconds(9000));
+    vec![('j', Part::Job(large)), ('m', gone), taken(rng.random_range(400..1500), 0)]
 }
 
 /// A fault at registrations.

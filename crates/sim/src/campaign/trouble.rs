@@ -72,6 +72,8 @@ kinds! {
         StaleLists = "GitHub: lists are stale",
         /// A job is given to nobody for some time, though runners would fit.
         Withheld = "GitHub: a job is given to nobody for a while",
+        /// Somebody runs what failed of a run again.
+        RunAgain = "people: a run is run again",
     }
 }
 
@@ -250,7 +252,7 @@ impl Quirk {
                 history.state().github.options_mut().list_staleness = Duration::ZERO;
             });
         }
-        let of_jobs = matches!(self, Self::Announced | Self::Withheld);
+        let of_jobs = matches!(self, Self::Announced | Self::Withheld | Self::RunAgain);
         let id = registration(history, index).or(of_jobs.then_some(0));
         let Some(id) = id else { return };
         let until = now + lasts;
@@ -277,6 +279,13 @@ impl Quirk {
                     history.after(lasts, move |history| {
                         history.state().github.set_turn(id, Turn::Chance);
                     });
+                }
+                Self::RunAgain => {
+                    let runs: Vec<u64> = github.all_jobs().map(|job| job.run_id).collect();
+                    let Some(run) = runs.get(index % runs.len().max(1)) else { return };
+                    if github.rerun_failed(now, REPOSITORY, *run).is_err() {
+                        return;
+                    }
                 }
                 Self::StaleLists => {}
             }

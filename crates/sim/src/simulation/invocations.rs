@@ -86,9 +86,9 @@ impl Simulation {
     pub(super) fn invoke(&mut self, caller: &'static str, purpose: Purpose, event: Value) {
         self.invocations += 1;
         let number = self.invocations;
-        let work = self.work(&purpose, event.clone());
         let deadline = self.now() + timeout(&purpose);
-        let again = self.repeated.contains(&number).then(|| self.work(&purpose, event));
+        let again = self.repeated.contains(&number).then(|| self.work(&purpose, event.clone()));
+        let work = self.work(&purpose, event);
         if again.is_some() {
             self.struck("invocation: twice");
         }

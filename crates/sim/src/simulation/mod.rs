@@ -107,6 +107,8 @@ pub struct Simulation {
     pub reconciles: bool,
     /// Whether one run of it in ten has time for little.
     pub hurried: bool,
+    /// People approve a job that is run again this long after it came, as they did its forerunner.
+    pub approves_again: Option<Duration>,
     /// Whether EC2's events of instances are heard.
     pub hears_instances: bool,
     /// How many reports ended in the dead-letter queue.
@@ -156,6 +158,7 @@ impl Simulation {
             judges_reports: false,
             reconciles: false,
             hurried: false,
+            approves_again: None,
             hears_instances: false,
             dead_reports: 0,
             lost_answers: Vec::new(),
@@ -385,6 +388,7 @@ impl Simulation {
         let now = self.now();
         let events = self.world.state().github.take_events();
         for event in events {
+            self.hold_again(&event);
             let times = (self.courier)(&event, &mut self.world.state().rng);
             let event = Rc::new(event);
             for time in times {
@@ -406,6 +410,20 @@ impl Simulation {
         }
         if started {
             crate::invariants::one_runner_each(self);
+        }
+    }
+
+    /// An environment holds a job that is run again, too (docs: deployments and environments).
+    fn hold_again(&mut self, event: &github::Event) {
+        let Some(after) = self.approves_again else { return };
+        if event.action.as_deref() != Some("waiting") {
+            return;
+        }
+        let id = event.payload["workflow_job"]["id"].as_u64();
+        let again = |job: &github::Job| Some(job.id) == id && job.attempt > 1;
+        let job = self.state().github.all_jobs().find(|job| again(job)).map(|job| job.id);
+        if let Some(job) = job {
+            self.after(after, move |history| history.approve(job));
         }
     }
 

@@ -7,6 +7,7 @@ use ostler_core::job::RunnerInput;
 use ostler_core::ports::{self, Executions, Start};
 use ostler_core::time::Timestamp;
 use rand::Rng;
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::World;
@@ -146,7 +147,7 @@ impl Executions for World {
                 ports::Execution {
                     running: found.running(known),
                     started: found.started,
-                    input: serde_json::from_value(found.input.clone()).ok(),
+                    input: RunnerInput::deserialize(&found.input).ok(),
                 }
             }))
         })
