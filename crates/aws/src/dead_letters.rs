@@ -22,6 +22,15 @@ const NO_QUEUE: [&str; 2] = ["QueueDoesNotExist", "AWS.SimpleQueueService.NonExi
 /// How long a message that is being handed over is hidden from others, in seconds.
 const HIDDEN_SECONDS: i32 = 60;
 
+/// What came of handing the messages of a queue over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HandedOver {
+    /// How many were.
+    pub messages: usize,
+    /// Ids of those that hold no event. They stay.
+    pub unreadable: Vec<String>,
+}
+
 /// Dead-letter queues of this account and region, by their names.
 pub struct DeadLetters {
     sqs: aws_sdk_sqs::Client,
@@ -51,11 +60,11 @@ impl DeadLetters {
         moved.map(drop).map_err(|error| sdk_error(&format!("move the messages of {queue}"), error))
     }
 
-    /// Invokes a function with the event of each message, and takes those away that were handed over. How many that
-    /// were. A repetition hands over those that are left.
-    pub async fn invoke_again(&self, queue: &str, function: &str) -> Result<usize> {
+    /// Invokes a function with the event of each message, and takes those away that were handed over. One that holds no
+    /// event costs only itself. A repetition hands over those that are left.
+    pub async fn invoke_again(&self, queue: &str, function: &str) -> Result<HandedOver> {
         let url = self.url(queue).await?.ok_or_else(|| missing(queue))?;
-        let mut handed_over = 0;
+        let mut done = HandedOver::default();
         for _ in 0..MAX_BATCHES {
             let received = self
                 .sqs
@@ -66,18 +75,18 @@ impl DeadLetters {
                 .send()
                 .await
                 .map_err(|error| sdk_error(&format!("receive from {queue}"), error))?;
-            let messages = received.messages.unwrap_or_default();
-            if messages.is_empty() {
-                break;
-            }
-            for message in messages {
+            let mut met_before = true;
+            for message in received.messages.unwrap_or_default() {
                 let event = event_in(message.body.as_deref().unwrap_or_default());
                 let Some(event) = event else {
                     let id = message.message_id.unwrap_or_default();
-                    return Err(Error::Permanent(format!(
-                        "message {id} of {queue} holds no event; look at it and delete it by hand"
-                    )));
+                    if !done.unreadable.contains(&id) {
+                        done.unreadable.push(id);
+                        met_before = false;
+                    }
+                    continue;
                 };
+                met_before = false;
                 self.lambda
                     .invoke()
                     .function_name(function)
@@ -86,7 +95,7 @@ impl DeadLetters {
                     .send()
                     .await
                     .map_err(|error| sdk_error(&format!("invoke {function}"), error))?;
-                handed_over += 1;
+                done.messages += 1;
                 self.sqs
                     .delete_message()
                     .queue_url(&url)
@@ -95,8 +104,12 @@ impl DeadLetters {
                     .await
                     .map_err(|error| sdk_error(&format!("delete from {queue}"), error))?;
             }
+            // None is left, or only those that can't be read and are not hidden any more.
+            if met_before {
+                break;
+            }
         }
-        Ok(handed_over)
+        Ok(done)
     }
 
     async fn url(&self, queue: &str) -> Result<Option<String>> {
@@ -192,7 +205,8 @@ mod tests {
             (200, json!({})),
             (200, json!({})),
         ]);
-        assert_eq!(letters(&wire).await.invoke_again("q-dead", "f").await.unwrap(), 2);
+        let done = letters(&wire).await.invoke_again("q-dead", "f").await.unwrap();
+        assert_eq!(done, HandedOver { messages: 2, unreadable: vec![] });
         let sent = wire.requests();
         assert_eq!((&sent[2]["detail"], &sent[4]["detail"]), (&event["detail"], &event["detail"]));
         assert_eq!(sent[3]["ReceiptHandle"], "r");
@@ -207,9 +221,30 @@ mod tests {
         assert!(letters(&wire).await.invoke_again("q-dead", "f").await.is_err());
         let deleted = wire.requests().iter().any(|sent| sent["#target"] == "DeleteMessage");
         assert!(!deleted);
-        let odd = json!({"MessageId": "m-7", "ReceiptHandle": "r", "Body": "text"});
-        let wire = Wire::new([url(), (200, json!({"Messages": [odd]}))]);
-        let error = letters(&wire).await.invoke_again("q-dead", "f").await.unwrap_err();
-        assert!(error.to_string().contains("m-7"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn i8_a_message_that_holds_no_event_keeps_no_other_from_being_handed_over() {
+        let message =
+            |id: &str, body: &str| json!({"MessageId": id, "ReceiptHandle": id, "Body": body});
+        let odd = message("m-7", "text");
+        let (first, last) = (message("m-8", "{\"a\": 1}"), message("m-9", "{\"a\": 2}"));
+        let wire = Wire::new([
+            url(),
+            (200, json!({"Messages": [odd, first]})),
+            (202, json!({})),
+            (200, json!({})),
+            (200, json!({"Messages": [last]})),
+            (202, json!({})),
+            (200, json!({})),
+            // It is not hidden any more.
+            (200, json!({"Messages": [odd]})),
+        ]);
+        let done = letters(&wire).await.invoke_again("q-dead", "f").await.unwrap();
+        assert_eq!(done, HandedOver { messages: 2, unreadable: vec!["m-7".into()] });
+        let sent = wire.requests();
+        let deleted = sent.iter().filter(|sent| sent["#target"] == "DeleteMessage");
+        assert_eq!(deleted.map(|it| &it["ReceiptHandle"]).collect::<Vec<_>>(), ["m-8", "m-9"]);
+        assert_eq!(sent.len(), 8);
     }
 }

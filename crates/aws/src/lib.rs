@@ -36,7 +36,7 @@ pub use accounts::Accounts;
 pub use configuration::SsmConfiguration;
 pub use confirmations::SqsConfirmations;
 pub use credentials::{CredentialNames, SsmCredentials};
-pub use dead_letters::DeadLetters;
+pub use dead_letters::{DeadLetters, HandedOver};
 pub use error::sdk_error;
 pub use executions::StepFunctions;
 pub use handoff::DynamoHandoff;

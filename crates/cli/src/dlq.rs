@@ -1,8 +1,7 @@
 //! `ostler dlq`: dead-letter queues are counted, and their messages handled again.
 
-use anyhow::Context;
 use clap::Subcommand;
-use ostler_aws::DeadLetters;
+use ostler_aws::{DeadLetters, HandedOver};
 use serde_json::json;
 
 use crate::exit::Exit;
@@ -74,15 +73,21 @@ pub async fn run(shell: &Shell, command: Dlq) -> anyhow::Result<Exit> {
                 let names = queues.map(|(name, _)| name).join(", ");
                 anyhow::bail!("{} is none of {names}", wanted.unwrap_or_default());
             }
-            let mut said = Vec::new();
+            let (mut said, mut exit) = (Vec::new(), Exit::Done);
             for (queue, again) in chosen {
-                let what = redrive(&letters, queue, again);
-                let what = what.await.with_context(|| format!("redrive {queue}"))?;
+                // What goes wrong with one keeps nobody from the others.
+                let (what, well) = match redrive(&letters, queue, again).await {
+                    Ok(done) => done,
+                    Err(failure) => (format!("not redriven: {failure:#}"), false),
+                };
+                if !well {
+                    exit = Exit::Failed;
+                }
                 shell.output.line(&format!("{queue}: {what}"));
                 said.push(json!({"queue": queue, "outcome": what}));
             }
             shell.output.json(&said);
-            Ok(Exit::Done)
+            Ok(exit)
         }
     }
 }
@@ -100,24 +105,47 @@ async fn list(shell: &Shell, letters: &DeadLetters, stacks: &Stacks) -> anyhow::
     Ok(Exit::Done)
 }
 
-async fn redrive(letters: &DeadLetters, queue: &str, again: &Again) -> anyhow::Result<String> {
+/// What came of it, and whether all messages are on their way.
+async fn redrive(
+    letters: &DeadLetters,
+    queue: &str,
+    again: &Again,
+) -> anyhow::Result<(String, bool)> {
     Ok(match (letters.count(queue).await?, again) {
-        (None, _) => "there is no such queue".into(),
-        (Some(0), _) => "empty".into(),
+        (None, _) => ("there is no such queue".into(), true),
+        (Some(0), _) => ("empty".into(), true),
         (Some(count), Again::Moved) => {
             letters.move_back(queue).await?;
-            format!("about {count} messages are being moved back")
+            (format!("about {count} messages are being moved back"), true)
         }
         (Some(_), Again::Invoked(function)) => {
-            let handed_over = letters.invoke_again(queue, function).await?;
-            format!("{handed_over} messages were handed to {function}")
+            let done = letters.invoke_again(queue, function).await?;
+            (handed_over(function, &done), done.unreadable.is_empty())
         }
     })
+}
+
+fn handed_over(function: &str, done: &HandedOver) -> String {
+    let told = format!("{} messages were handed to {function}", done.messages);
+    if done.unreadable.is_empty() {
+        return told;
+    }
+    let ids = done.unreadable.join(", ");
+    format!("{told}; these hold no event and stay, look at them and delete them by hand: {ids}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_read_is_named() {
+        let done = HandedOver { messages: 2, unreadable: vec![] };
+        assert_eq!(handed_over("f", &done), "2 messages were handed to f");
+        let done = HandedOver { unreadable: vec!["m-7".into(), "m-9".into()], ..done };
+        let told = handed_over("f", &done);
+        assert!(told.starts_with("2 messages") && told.ends_with(": m-7, m-9"), "{told}");
+    }
 
     #[test]
     fn the_queues_are_those_of_the_stacks() {
