@@ -3,8 +3,8 @@
 //! | `pk` | attributes |
 //! | --- | --- |
 //! | `job#<id>` | `jobUrl`, `runnerLabels` (comma-joined), `runnerName` (the latest), `runnerRank` (its place among the job's runners), `tier`, `owner`, `repo`, `queuedAt`, `cancelledAt`, `ranOn`, `due`, `dueAt`, `ttl` |
-//! | `runner#<name>` | `runnerId`, `handedOver`, `jobId` (a number, or the text `taken`), `jobRepo` (`owner/name`), `accountedAt`, `endedAt`, `interruptedAt`, `reportedAt`, `ttl` |
-//! | `repo#<owner/name>`, lower case | `owner`, `repo`, `installationId`, `listedAt`, `tagQueued`, `tagInProgress`, `due`, `dueAt`, `ttl` |
+//! | `runner#<name>` | `runnerId`, `handedOver`, `jobId` (a number, or the text `taken`), `jobRepo` (`owner/name`), `accountedAt`, `endedAt`, `interruptedAt`, `reportedAt`, `charged<instance id>`, `ttl` |
+//! | `repo#<owner/name>`, lower case | `owner`, `repo`, `installationId`, `listedAt`, `tagQueued`, `tagInProgress`, `tagWaiting`, `tagPending`, `due`, `dueAt`, `ttl` |
 //! | `rerun#<owner/name>#<run>`, lower case | `owner`, `repo`, `installationId`, `run`, `lost<job id>`, `tier<job id>`, `asked`, `due`, `dueAt`, `ttl` |
 //! | `delivery#<guid>` | `deliveryId`, `failedAt`, `due`, `dueAt`, `ttl` |
 //! | `position#deliveries` | `position` |
@@ -258,6 +258,22 @@ impl<C: Clock> Ledger for DynamoLedger<C> {
     async fn report_runner(&self, name: &str, at: Timestamp, expires: Timestamp) -> Result<()> {
         let update = Update::default().keep("reportedAt", time(at)).set(TTL, ttl(expires));
         self.update(&runner_key(name), update).await.map(drop)
+    }
+
+    async fn charge_machine(
+        &self,
+        name: &str,
+        instance: &str,
+        at: Timestamp,
+        expires: Timestamp,
+    ) -> Result<bool> {
+        // One attribute for each machine: a runner whose registration is refused gets another.
+        let charged = format!("charged{}", instance.replace('-', ""));
+        let update = Update::default()
+            .set(&charged, number(at.millis()))
+            .set(TTL, ttl(expires))
+            .when(&format!("attribute_not_exists(#{charged}) OR #{charged} = :{charged}"), []);
+        Ok(matches!(self.update(&runner_key(name), update).await?, Updated::Done(_)))
     }
 
     async fn blocked(&self, whose: &str) -> Result<Option<Block>> {
@@ -593,5 +609,20 @@ mod tests {
         );
         let over = with_item(json!({"until": {"S": NOW}})).await;
         assert_eq!(over.blocked("acme").await.unwrap(), None);
+    }
+
+    #[tokio::test]
+    async fn a_machine_is_charged_by_whoever_notes_it_first_and_by_its_own_repetition() {
+        let wire = Wire::new([(200, json!({})), refused(None)]);
+        let ledger = ledger(&wire).await;
+        for first in [true, false] {
+            let charged = ledger.charge_machine("w-1-aa", "i-0abc", at(NOW), at(NOW)).await;
+            assert_eq!(charged.unwrap(), first);
+        }
+        let sent = &wire.requests()[0];
+        assert_eq!(sent["Key"], json!({"pk": {"S": "runner#w-1-aa"}}));
+        assert_eq!(sent["UpdateExpression"], "SET #chargedi0abc = :chargedi0abc, #ttl = :ttl");
+        let once = "attribute_not_exists(#chargedi0abc) OR #chargedi0abc = :chargedi0abc";
+        assert_eq!(sent["ConditionExpression"], once);
     }
 }

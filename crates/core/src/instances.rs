@@ -45,9 +45,10 @@ const FIRST_LOOK: Duration = Duration::from_secs(180);
 /// a minute or two.
 const MAX_RECEIVES: u32 = 4;
 
-/// GitHub's busy flag lags by up to a minute: of a runner that is connected, "not busy" counts at the second receive,
-/// which comes that much later.
-const SURE_RECEIVES: u32 = 2;
+/// GitHub's busy flag lags by up to a minute: of a runner that is connected, "not busy" counts that long after its
+/// interruption was noted. An event comes again a minute after it was received, and what a receive takes before it notes
+/// anything is allowed for.
+const SURE_AFTER: Duration = Duration::from_secs(50);
 
 /// What happened to an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,9 +248,13 @@ pub async fn handle<C: InstanceContext>(
         context.telemetry().count("InstanceEventUnusable", None, 1.0);
         return Ok(Handled::Done);
     }
-    if event.charged_until_now && receives == 1 {
-        let until = event.at.unwrap_or(context.clock().now());
-        charge(context.telemetry(), &own.provider, bought.as_ref(), until);
+    if event.charged_until_now {
+        let now = context.clock().now();
+        // By the mark, not by the number of receives: the first may have failed, or be handled twice.
+        let ledger = context.ledger();
+        if ledger.charge_machine(&runner, &event.instance, now, debts.expiry()).await? {
+            charge(context.telemetry(), &own.provider, bought.as_ref(), event.at.unwrap_or(now));
+        }
     }
     let asked_for = instance.reason.as_deref().is_some_and(|reason| reason.contains(ASKED_FOR));
     if event.what == Happening::Ended && (asked_for || instance.state == InstanceState::Running) {
@@ -286,7 +291,7 @@ pub async fn handle<C: InstanceContext>(
         return Ok(Handled::Done);
     }
     let place = settings.place(own.repository())?;
-    match registration(context, &place, &runner, &record, event.what, receives).await? {
+    match registration(context, &place, &runner, &record, event.what).await? {
         Sight::RanNothing => {}
         // Whoever counts on it need not wait until it is known whether it got a job.
         Sight::Unknown if event.what == Happening::Interrupted => {
@@ -308,7 +313,7 @@ pub async fn handle<C: InstanceContext>(
     Ok(Handled::Done)
 }
 
-/// Counts what the machine cost. Once for each: its event is only looked at when it comes first.
+/// Counts what the machine cost.
 fn charge(telemetry: &impl Telemetry, tier: &str, bought: Option<&Bought>, until: Timestamp) {
     match bought.and_then(|bought| cost::of(bought, until)) {
         Some(usd) => telemetry.count("JobCostUsd", Some(("Tier", tier)), usd),
@@ -343,7 +348,6 @@ async fn registration<C: InstanceContext>(
     runner: &str,
     record: &RunnerRecord,
     what: Happening,
-    receives: u32,
 ) -> Result<Sight> {
     let forge = context.forge();
     let entry = match record.runner_id {
@@ -356,7 +360,9 @@ async fn registration<C: InstanceContext>(
         reached("instance: its registration is not there");
         return Ok(Sight::Unknown);
     };
-    let sure = !entry.online || (what == Happening::Interrupted && receives >= SURE_RECEIVES);
+    let now = context.clock().now();
+    let noted = record.interrupted_at.filter(|_| what == Happening::Interrupted);
+    let sure = !entry.online || noted.is_some_and(|noted| now.since(noted) >= SURE_AFTER);
     if entry.busy || !sure {
         reached("instance: its runner may be busy");
         return Ok(Sight::Unknown);

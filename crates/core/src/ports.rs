@@ -231,6 +231,15 @@ pub trait Ledger {
         at: Timestamp,
         expires: Timestamp,
     ) -> impl Future<Output = Result<()>>;
+    /// Notes that what the runner's machine cost is counted, at that moment. Whether it was not counted before: of all who
+    /// note it one is told so, and again if the same moment is noted again, as by a client that has lost the answer.
+    fn charge_machine(
+        &self,
+        name: &str,
+        instance: &str,
+        at: Timestamp,
+        expires: Timestamp,
+    ) -> impl Future<Output = Result<bool>>;
     /// Whether GitHub has said "later" to these (an owner, or a tier of one), and until when.
     fn blocked(&self, whose: &str) -> impl Future<Output = Result<Option<Block>>>;
     /// Notes that GitHub has said "later". Repeatable; the longest wait counts.

@@ -228,3 +228,23 @@ fn i8_a_batch_answers_what_is_to_come_again_and_drops_what_is_no_event() {
     assert_eq!(answer["batchItemFailures"], again);
     assert_eq!(world.metric("InstanceEventUnusable"), 1.0);
 }
+
+#[test]
+fn bf_02_an_interrupted_runner_is_looked_at_twice_whichever_receives_come_through() {
+    for (failed, removed) in [(false, 1), (true, 0)] {
+        let mut history = spot();
+        let job = history.post(&small());
+        history.run_for(seconds(1));
+        // Its job is held, so that it is connected, and idle for all that GitHub says.
+        history.at_github(|github, _| github.hold(job, ostler_sim::github::Status::Waiting));
+        history.run_for(seconds(20));
+        let name = history.world.base_name(REPOSITORY, job);
+        if failed {
+            history.state().plan = Plan::next("Ledger.runner", 1, Strike::Before);
+        }
+        interrupt(&mut history, &name);
+        history.run_for(seconds(75));
+        assert_eq!(history.world.count("instance-events", "Forge.remove_runner"), removed);
+        assert!(history.state().plan.is_over());
+    }
+}

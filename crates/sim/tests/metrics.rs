@@ -9,9 +9,12 @@
 mod common;
 
 use common::{holds, lasting, minutes, small};
+use ostler_core::instances::{Happening, InstanceEvent, handle};
+use ostler_core::ports::Clock;
 use ostler_sim::ec2::PoolMatch;
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::Simulation;
+use ostler_sim::world::{Plan, REPOSITORY, Strike};
 
 #[test]
 fn a_job_is_counted_with_its_wait_and_its_cost_once_and_by_tier() {
@@ -44,4 +47,41 @@ fn a_job_that_has_not_begun_is_the_oldest_that_waits() {
     history.post(&small());
     history.run_for(minutes(40));
     assert!(history.world.metric("OldestWaitingSeconds") >= 600.0);
+}
+
+#[test]
+fn a_machine_is_charged_once_whichever_receives_of_its_end_come_through() {
+    let cost = |plan: Plan| {
+        let mut history = Simulation::new(1);
+        let job = history.post(&lasting(minutes(30)));
+        history.run_for(minutes(20));
+        let name = history.world.base_name(REPOSITORY, job);
+        let instance = history.instance_of(&name).unwrap();
+        history.run_for(minutes(20));
+        let world = &history.world;
+        let event = InstanceEvent {
+            instance,
+            what: Happening::Ended,
+            at: Some(world.now()),
+            charged_until_now: true,
+            origin: None,
+        };
+        world.state().plan = plan;
+        let settings = world.current_settings();
+        for receives in 1..=3 {
+            world.run("instance-events", handle(world, &settings, &event, receives));
+            world.pass(minutes(1));
+        }
+        assert!(world.state().plan.is_over());
+        world.metric("JobCostUsd")
+    };
+    let once = cost(Plan::default());
+    assert!(once > 0.0);
+    for strike in [Strike::Before, Strike::CutBefore, Strike::Twice] {
+        // Before it is counted, as it is, and after.
+        for call in ["Launched.", "Ledger.charge", "Ledger.runner"] {
+            let counted = cost(Plan::next(call, 1, strike));
+            assert!((counted - once).abs() < 1e-9, "{strike:?} at {call}: {counted} for {once}");
+        }
+    }
 }

@@ -23,6 +23,8 @@ pub struct LedgerTable {
     pub jobs: BTreeMap<JobId, (JobRecord, Timestamp)>,
     /// `runner#<name>` and when it may go.
     pub runners: BTreeMap<String, (RunnerRecord, Timestamp)>,
+    /// `runner#<name>`: machines (runner, instance) whose cost is counted, and when that was noted.
+    pub charged: BTreeMap<(String, String), Timestamp>,
     /// `blocked#<owner>`, owners in lower case.
     pub blocks: BTreeMap<String, Block>,
     /// Jobs that are open, and when they are due.
@@ -229,6 +231,21 @@ impl Ledger for World {
         self.ask("Ledger.report_runner", |state| {
             state.runner_item(name, expires).reported_at.get_or_insert(at);
             Ok(())
+        })
+        .await
+    }
+
+    async fn charge_machine(
+        &self,
+        name: &str,
+        instance: &str,
+        at: Timestamp,
+        expires: Timestamp,
+    ) -> Result<bool> {
+        self.ask("Ledger.charge_machine", |state| {
+            state.runner_item(name, expires);
+            let machine = (name.to_owned(), instance.to_owned());
+            Ok(*state.ledger.charged.entry(machine).or_insert(at) == at)
         })
         .await
     }
