@@ -7,7 +7,7 @@ use ostler_core::job::{JobId, Repository};
 use ostler_core::ports::Clock;
 use ostler_core::reconciler::{
     ActiveRepositories, ActiveRepository, FailedDeliveries, FailedDelivery, InterruptedJob,
-    InterruptedRun, InterruptedRuns, OpenJobs,
+    InterruptedRun, InterruptedRuns, OpenJobs, Tag,
 };
 use ostler_core::time::Timestamp;
 
@@ -39,7 +39,10 @@ const TIER: &str = "tier";
 const ASKED: &str = "asked";
 
 /// Attributes that hold the tags of a repository's lists, in the order of `RunStatus::EACH`.
-const TAGS: [&str; 2] = ["tagQueued", "tagInProgress"];
+const TAGS: [&str; 4] = ["tagQueued", "tagInProgress", "tagWaiting", "tagPending"];
+
+/// Before the tag of a list without any run.
+const OF_NONE: &str = "none ";
 
 /// What can be due.
 #[derive(Clone, Copy)]
@@ -153,7 +156,11 @@ impl<C: Clock> ActiveRepositories for DynamoLedger<C> {
             .naming(DUE)
             .when(INDEXED, []);
         for (name, tag) in TAGS.into_iter().zip(&repository.tags) {
-            update = update.put(name, tag.as_deref().map(text));
+            let written = tag.as_ref().map(|tag| match tag.of_none {
+                true => text(&format!("{OF_NONE}{}", tag.text)),
+                false => text(&tag.text),
+            });
+            update = update.put(name, written);
         }
         let key = Due::Repository.key(&repository.at.to_string().to_lowercase());
         self.update(&key, update).await.map(drop)
@@ -305,11 +312,16 @@ fn place(item: &Item) -> Option<Repository> {
     })
 }
 
+fn tag(written: &str) -> Tag {
+    let of_none = written.strip_prefix(OF_NONE);
+    Tag { text: of_none.unwrap_or(written).to_owned(), of_none: of_none.is_some() }
+}
+
 fn repository(item: &Item) -> Option<ActiveRepository> {
     Some(ActiveRepository {
         at: place(item)?,
         listed_at: item.time("listedAt"),
-        tags: TAGS.map(|name| item.text(name)),
+        tags: TAGS.map(|name| item.text(name).as_deref().map(tag)),
     })
 }
 
@@ -382,7 +394,8 @@ mod tests {
     async fn a_repository_is_read_anew_and_noted_without_becoming_active_by_that() {
         let item = json!({"Item": {"pk": {"S": "repo#acme/widgets"}, "owner": {"S": "Acme"},
             "repo": {"S": "widgets"}, "installationId": {"N": "5"}, "due": {"S": "repo"},
-            "dueAt": {"S": NOW}, "listedAt": {"S": NOW}, "tagQueued": {"S": "W/\"1\""}}});
+            "dueAt": {"S": NOW}, "listedAt": {"S": NOW}, "tagQueued": {"S": "W/\"1\""},
+            "tagWaiting": {"S": "none W/\"2\""}}});
         let mut later = item.clone();
         later["Item"]["dueAt"] = json!({"S": "2026-11-30T12:00:01Z"});
         let key = json!({"pk": {"S": "repo#acme/widgets"}});
@@ -393,14 +406,17 @@ mod tests {
             (due[0].at.to_string(), due[0].at.installation),
             ("Acme/widgets".into(), Some(5))
         );
-        assert_eq!(due[0].tags, [Some("W/\"1\"".into()), None]);
+        let tag = |text: &str, of_none| Some(Tag { text: text.into(), of_none });
+        assert_eq!(due[0].tags, [tag("W/\"1\"", false), None, tag("W/\"2\"", true), None]);
         ledger.note_look(&due[0], at(NOW)).await.unwrap();
         let sent = &wire.requests()[3];
         assert_eq!(sent["Key"], json!({"pk": {"S": "repo#acme/widgets"}}));
         assert_eq!(
             sent["UpdateExpression"],
-            "SET #dueAt = :dueAt, #listedAt = :listedAt, #tagQueued = :tagQueued REMOVE #tagInProgress"
+            "SET #dueAt = :dueAt, #listedAt = :listedAt, #tagQueued = :tagQueued, \
+             #tagWaiting = :tagWaiting REMOVE #tagInProgress, #tagPending"
         );
+        assert_eq!(sent["ExpressionAttributeValues"][":tagWaiting"], json!({"S": "none W/\"2\""}));
         assert_eq!(sent["ConditionExpression"], "attribute_exists(#due)");
         assert!(sent["ExpressionAttributeValues"].get(":ttl").is_none());
     }

@@ -13,7 +13,9 @@ use std::time::Duration;
 use common::{
     conclusion, holds, hours, lasting, minutes, names, runners, seconds, small, two_reconcilers,
 };
-use ostler_core::reconciler::{Reconciled, reconcile};
+use ostler_core::job::Repository;
+use ostler_core::ports::{Clock, Executions, Ledger};
+use ostler_core::reconciler::{ActiveRepository, FailedDelivery, Reconciled, reconcile};
 use ostler_sim::ec2::LaunchFault;
 use ostler_sim::github::{
     ApiError, Fault as GitHubFault, FaultRule, JobSpec, RateLimits, Status as JobStatus, endpoint,
@@ -48,6 +50,20 @@ fn lose_queued(history: &mut Simulation) {
         Some("queued") => vec![],
         _ => vec![seconds(1)],
     });
+}
+
+/// Repositories that are due to be asked for waiting jobs.
+fn due_repositories(world: &World, count: usize) {
+    for index in 0..count {
+        let at =
+            Repository { owner: "acme".into(), name: format!("r{index:03}"), installation: None };
+        let mut state = world.state();
+        state.github.add_repository(&at.to_string(), true);
+        let record = ActiveRepository::new(at);
+        let (due, expires) = (state.now, state.now + hours(24));
+        let item = ostler_sim::world::RepositoryItem { record, due, expires };
+        state.ledger.repositories.insert(item.record.at.to_string(), item);
+    }
 }
 
 fn run(world: &World) -> Reconciled {
@@ -288,27 +304,15 @@ fn a_job_that_goes_well_costs_the_reconciler_no_look_up_at_github() {
 fn ra_18_a_run_has_a_number_of_calls_and_the_next_one_goes_on() {
     let history = Simulation::new(1);
     let world = &history.world;
-    for index in 0..150 {
-        let name = format!("acme/r{index:03}");
-        let mut state = world.state();
-        state.github.add_repository(&name, true);
-        let (owner, repo) = name.split_once('/').unwrap();
-        let at = ostler_core::job::Repository {
-            owner: owner.into(),
-            name: repo.into(),
-            installation: None,
-        };
-        let record =
-            ostler_core::reconciler::ActiveRepository { at, listed_at: None, tags: [None, None] };
-        let (due, expires) = (state.now, state.now + hours(24));
-        let item = ostler_sim::world::RepositoryItem { record, due, expires };
-        state.ledger.repositories.insert(name, item);
+    due_repositories(world, 150);
+    let calls = |world: &World| world.count("reconciler", "WaitingRuns");
+    for turn in 1..=6 {
+        assert_eq!(run(world).repositories, 25, "four calls each");
+        assert_eq!(calls(world), 100 * turn);
+        world.pass(minutes(5));
     }
-    assert_eq!(run(world).repositories, 50, "two calls each");
-    world.pass(minutes(5));
-    run(world);
-    world.pass(minutes(5));
-    run(world);
+    // While nothing changes that costs no calls, and then it is the number of repositories that has its bound.
+    assert_eq!(run(world).repositories, 100);
     let state = world.state();
     assert!(state.ledger.repositories.values().all(|item| item.record.listed_at.is_some()));
 }
@@ -408,4 +412,23 @@ fn nothing_begins_without_time_for_it() {
     let done = world.run("reconciler", reconcile(world, &settings, || false)).unwrap().unwrap();
     assert!(done.left > 0);
     assert_eq!(world.count("", "Deliveries") + world.count("", "WaitingRuns"), before);
+}
+
+#[test]
+fn a_job_beside_one_that_waits_at_a_gate_is_found() {
+    for gate in [JobStatus::Waiting, JobStatus::Pending] {
+        let mut history = active();
+        history.state().github.options_mut().runs_show_their_last_job = true;
+        lose_queued(&mut history);
+        let held = history.post(&small());
+        history.at_github(|github, _| github.hold(held, gate));
+        let run = {
+            let state = history.state();
+            state.github.all_jobs().find(|job| job.id == held).unwrap().run_id
+        };
+        let beside = history.post(&JobSpec { run_id: Some(run), ..small() });
+        history.run_for(minutes(20));
+        assert_eq!(conclusion(&history, beside).as_deref(), Some("success"), "{gate:?}");
+        assert_eq!((runners(&history), history.world.metric("JobDiscovered")), (2, 1.0));
+    }
 }

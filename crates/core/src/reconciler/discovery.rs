@@ -2,7 +2,7 @@
 //! them. A job that nothing was started for is accepted as the webhook would have done, under its base name.
 //!
 //! GitHub is asked with the tag of the last answer, which costs nothing of its quota while nothing has
-//! changed. A run has a number of calls; the repositories that were asked longest ago come first.
+//! changed. A run has a number of calls, and of repositories; those that were asked longest ago come first.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::{
     ActiveRepositories, ActiveRepository, First, Reconciled, ReconcilerContext, RunList, RunStatus,
-    WaitingRuns,
+    Tag, WaitingRuns,
 };
 use crate::config::Settings;
 use crate::debts::Debts;
@@ -25,14 +25,18 @@ use crate::webhook::{self, Payload};
 /// A job that is younger may still have its event on the way (public figures: 95th percentile 162 s).
 const LATE_EVENT: Duration = Duration::from_secs(240);
 
-/// Calls of one run: a quarter of the 5,000 that an installation has in an hour at least.
+/// Calls of one run: a quarter of the 5,000 that an installation has in an hour at least. An answer that nothing has
+/// changed is none: it costs nothing of them (docs.github.com, "Best practices for using the REST API").
 const MAX_CALLS: usize = 100;
+
+/// Repositories of one run, for the time that it takes: four questions each.
+const MAX_REPOSITORIES: usize = 100;
 
 /// Between two looks at one repository: less than the schedule's period, so that no run is missed.
 const AGAIN: Duration = Duration::from_secs(240);
 
-/// For how long the tags of the last lists are believed: a job that follows another of its run may come
-/// without the run's entry in the list being changed.
+/// For how long the tags of the last lists are believed, except of those without any run: a job that follows another of
+/// its run may come without the run's entry in the list being changed.
 const TAGS_KEPT: Duration = Duration::from_secs(900);
 
 /// How often another part of a repository has its turn, where there are not calls enough for all of it: the schedule's
@@ -51,10 +55,11 @@ pub(super) async fn search<C: ReconcilerContext>(
     may_begin: impl Fn() -> bool,
 ) -> Result<()> {
     let agenda = context.agenda();
-    let mut search = Search { context, settings, debts, calls: 0, found: 0 };
+    let mut search = Search { context, settings, debts, calls: 0, found: 0, left: 0 };
     let mut first = First(None);
-    for repository in agenda.due_repositories(MAX_CALLS).await? {
-        if search.calls >= MAX_CALLS || !may_begin() {
+    let due = agenda.due_repositories(MAX_REPOSITORIES + 1).await?;
+    for (index, repository) in due.into_iter().enumerate() {
+        if index >= MAX_REPOSITORIES || search.calls >= MAX_CALLS || !may_begin() {
             reached("discovery: no time or calls for all");
             done.left += 1;
             continue;
@@ -66,6 +71,7 @@ pub(super) async fn search<C: ReconcilerContext>(
         }
     }
     done.discovered += search.found;
+    done.left += search.left;
     first.answer()
 }
 
@@ -75,6 +81,8 @@ struct Search<'a, 'd, C> {
     debts: &'a Debts<'d, C>,
     calls: usize,
     found: usize,
+    /// Lists of which there was no time, or no calls, for all runs.
+    left: usize,
 }
 
 /// What is known of a list of runs afterwards.
@@ -102,7 +110,7 @@ impl<C: ReconcilerContext> Search<'_, '_, C> {
         if let Err(failure) = &looked {
             warn!(repository = full_name, %failure, "a repository's waiting jobs can't be looked up");
             reached("discovery: a repository can't be looked at");
-            repository.tags = [None, None];
+            repository.tags = Default::default();
         }
         let noted = self.context.agenda().note_look(&repository, now + AGAIN).await;
         match looked {
@@ -123,48 +131,63 @@ impl<C: ReconcilerContext> Search<'_, '_, C> {
     ) -> Result<()> {
         let fresh = repository.listed_at.is_some_and(|listed| now.since(listed) < TAGS_KEPT);
         if !fresh {
-            repository.tags = [None, None];
+            for tag in &mut repository.tags {
+                *tag = tag.take().filter(|tag| tag.of_none);
+            }
             repository.listed_at = Some(now);
         }
         let turn = usize::try_from(now.seconds() / TURN).unwrap_or_default();
-        let mut lists: Vec<_> = RunStatus::EACH.into_iter().zip(&mut repository.tags).collect();
-        if turn % 2 == 1 {
-            lists.reverse();
-        }
-        for (status, tag) in lists {
-            self.calls += 1;
-            let backlog = self.context.backlog();
-            let asked = backlog.runs(&repository.at, status, 1, tag.as_deref()).await?;
+        let backlog = self.context.backlog();
+        let mut lists = Vec::new();
+        for (status, tag) in RunStatus::EACH.into_iter().zip(&mut repository.tags) {
+            let known = tag.as_ref().map(|tag| tag.text.as_str());
+            let asked = backlog.runs(&repository.at, status, 1, known).await?;
             let Some(mut list) = asked else {
                 reached("discovery: nothing has changed");
                 continue;
             };
+            self.calls += 1;
             let (pages, tag_of_first) = (list.pages.max(1), list.tag.take());
-            let page = turn / 2 % pages + 1;
+            let page = turn % pages + 1;
             if page > 1 {
                 self.calls += 1;
                 let asked = backlog.runs(&repository.at, status, page, None).await?;
                 list = asked.unwrap_or_default();
             }
-            let first = (turn / 2 / pages).wrapping_mul(STEP) % list.runs.len().max(1);
+            let first = (turn / pages).wrapping_mul(STEP) % list.runs.len().max(1);
             list.runs.rotate_left(first);
-            let seen = self.look_at_jobs(&repository.at, &list, now, &may_begin).await?;
-            *tag = tag_of_first.filter(|_| seen == Seen::All && pages == 1);
+            *tag = None;
+            lists.push((list, tag, tag_of_first.filter(|_| pages == 1)));
+        }
+        // Each list has its share of the calls, and what the shorter ones leave.
+        lists.sort_by_key(|(list, _, _)| list.runs.len());
+        let mut to_go = lists.len();
+        for (list, tag, tag_of_all) in lists {
+            let share = MAX_CALLS.saturating_sub(self.calls).div_ceil(to_go.max(1));
+            let until = self.calls + share;
+            to_go -= 1;
+            let seen = self.look_at_jobs(&repository.at, &list, until, now, &may_begin).await?;
+            let of_none = list.runs.is_empty();
+            let text = tag_of_all.filter(|_| seen == Seen::All);
+            *tag = text.map(|text| Tag { text, of_none });
         }
         Ok(())
     }
 
+    /// Looks at the jobs of these runs, as long as there are fewer calls than `until`.
     async fn look_at_jobs(
         &mut self,
         at: &Repository,
         list: &RunList,
+        until: usize,
         now: Timestamp,
         may_begin: impl Fn() -> bool,
     ) -> Result<Seen> {
         let mut seen = Seen::All;
         for run in &list.runs {
-            if self.calls >= MAX_CALLS || !may_begin() {
+            if self.calls >= until || !may_begin() {
                 reached("discovery: no time or calls for all runs");
+                self.left += 1;
                 return Ok(Seen::Part);
             }
             self.calls += 1;

@@ -24,7 +24,7 @@ pub use open::due;
 pub use ports::{
     ACTIVE, ActiveRepositories, ActiveRepository, Again, Asked, Delivered, Deliveries,
     DeliveryPage, FailedDeliveries, FailedDelivery, InterruptedJob, InterruptedRun,
-    InterruptedRuns, OpenJobs, ReconcilerContext, Reruns, RunList, RunStatus, WaitingRuns,
+    InterruptedRuns, OpenJobs, ReconcilerContext, Reruns, RunList, RunStatus, Tag, WaitingRuns,
     WorkflowRun,
 };
 

@@ -30,7 +30,23 @@ pub struct ActiveRepository {
     /// When its runs were last listed in full.
     pub listed_at: Option<Timestamp>,
     /// The tags of those lists, in the order of [`RunStatus::EACH`].
-    pub tags: [Option<String>; 2],
+    pub tags: [Option<Tag>; RunStatus::EACH.len()],
+}
+
+/// The tag of a list of runs, by which GitHub says whether it is still the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tag {
+    /// The entity tag.
+    pub text: String,
+    /// Whether no run was in the list.
+    pub of_none: bool,
+}
+
+impl ActiveRepository {
+    /// One that was never asked.
+    pub fn new(at: Repository) -> Self {
+        Self { at, listed_at: None, tags: Default::default() }
+    }
 }
 
 /// The repositories that were active in the last days.
@@ -113,24 +129,32 @@ pub trait Deliveries {
     fn redeliver(&self, id: u64) -> impl Future<Output = Result<bool>>;
 }
 
-/// In which state a run may hold a job that waits.
+/// In which state a run may hold a job that waits for a runner. GitHub does not document how a run's state follows from
+/// those of its jobs; seen was that of the job which is furthest back (`cli/cli#13972`), so that one which waits for a
+/// runner may be beside another that waits for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunStatus {
-    /// None of its jobs has begun.
+    /// A job waits for a runner.
     Queued,
-    /// One has, and others may wait.
+    /// One has begun, and others may wait.
     InProgress,
+    /// A job waits at a gate of its environment.
+    Waiting,
+    /// A job waits for its concurrency group.
+    Pending,
 }
 
 impl RunStatus {
-    /// Both.
-    pub const EACH: [Self; 2] = [Self::Queued, Self::InProgress];
+    /// All of them.
+    pub const EACH: [Self; 4] = [Self::Queued, Self::InProgress, Self::Waiting, Self::Pending];
 
-    /// As GitHub writes it.
+    /// As GitHub writes it (docs.github.com, "List workflow runs for a repository", `status`).
     pub const fn name(self) -> &'static str {
         match self {
             Self::Queued => "queued",
             Self::InProgress => "in_progress",
+            Self::Waiting => "waiting",
+            Self::Pending => "pending",
         }
     }
 }

@@ -688,13 +688,16 @@ impl GitHub {
         let latest = run.attempts.last().map(Vec::as_slice).unwrap_or_default();
         let jobs: Vec<&Job> = latest.iter().filter_map(|id| self.jobs.get(id)).collect();
         let any = |status: Status| jobs.iter().any(|job| job.status == status);
-        let open = [
+        let mut open = [
             Status::InProgress,
             Status::Queued,
             Status::Waiting,
             Status::Pending,
             Status::Requested,
         ];
+        if self.options.runs_show_their_last_job {
+            open.reverse();
+        }
         let status = open.into_iter().find(|status| any(*status)).unwrap_or(Status::Completed);
         let ended =
             |conclusion: &str| jobs.iter().any(|job| job.conclusion.as_deref() == Some(conclusion));

@@ -78,6 +78,9 @@ pub struct Options {
     /// How often it is looked whether something is due; at every call if zero. Each look goes over all
     /// runners, which thousands of them make long.
     pub timer_grain: Duration,
+    /// Whether a run's state is that of the job which is furthest back (`cli/cli#13972`: `queued` while another of its
+    /// jobs runs), and not of the one that is furthest on. GitHub documents neither.
+    pub runs_show_their_last_job: bool,
     /// Rate limits; `None` as on GHES, where they are off by default (docs).
     pub rate_limits: Option<RateLimits>,
     /// Payloads and JIT configurations have only what somebody reads of them. Making, signing and reading the rest
@@ -106,6 +109,7 @@ impl Default for Options {
             runner_deprecated: false,
             ignores_name_filter: false,
             timer_grain: Duration::ZERO,
+            runs_show_their_last_job: false,
             rate_limits: Some(RateLimits::default()),
             brief: false,
         }

@@ -120,11 +120,8 @@ impl Ledger for World {
     async fn note_repository(&self, at: &Repository, expires: Timestamp) -> Result<()> {
         self.ask("Ledger.note_repository", |state| {
             let now = state.now;
-            let new = RepositoryItem {
-                record: ActiveRepository { at: at.clone(), listed_at: None, tags: [None, None] },
-                due: now,
-                expires,
-            };
+            let new =
+                RepositoryItem { record: ActiveRepository::new(at.clone()), due: now, expires };
             let key = at.to_string().to_lowercase();
             let item = state.ledger.repositories.entry(key).or_insert_with(|| new.clone());
             if item.expires <= now {
