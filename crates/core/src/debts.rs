@@ -173,6 +173,11 @@ impl<'a, C: Context> Debts<'a, C> {
         self.find(|facts| facts.execution(name).map(|execution| execution.cloned())).await
     }
 
+    /// How many executions were looked up so far.
+    pub fn executions_read(&self) -> usize {
+        self.read.borrow().executions.len()
+    }
+
     /// The ledger's word about a runner, as it is or was when the batch came.
     pub async fn record(&self, runner: &str) -> Result<RunnerRecord> {
         self.find(|facts| facts.runner(runner).cloned()).await

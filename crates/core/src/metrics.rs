@@ -484,9 +484,10 @@ pub const METRICS: &[Metric] = &[
     },
     Metric {
         name: "ReconcilerLeft",
-        by: &[],
+        by: &["Part"],
         from: &[Source::Reconciler],
-        meaning: "open jobs, deliveries or repositories that there was no time, or no calls, for: the next run goes on with them",
+        meaning: "open jobs, deliveries, runs or repositories that there was no time, or no calls, for: the next run \
+            goes on with them. A part that leaves much for hours has more to do than its bounds allow",
     },
     Metric {
         name: "ReconcilerLimited",
@@ -644,7 +645,7 @@ mod tests {
     #[test]
     fn dimensions_have_few_values() {
         // Tiers and Apps are an operator's own, the others are words of the code.
-        let few = ["App", "Event", "Janitor", "Kind", "Reason", "Replaced", "Tier"];
+        let few = ["App", "Event", "Janitor", "Kind", "Part", "Reason", "Replaced", "Tier"];
         for metric in METRICS {
             assert!(metric.by.iter().all(|by| few.contains(by)), "{}", metric.name);
         }

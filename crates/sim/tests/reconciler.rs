@@ -52,6 +52,21 @@ fn lose_queued(history: &mut Simulation) {
     });
 }
 
+/// Jobs that are due to be looked at and whose runners wait, as the ledger and Step Functions know them.
+fn open_jobs(world: &World, count: i64) {
+    for id in 1..=count {
+        let at = Repository { owner: "acme".into(), name: "widgets".into(), installation: None };
+        let input = serde_json::from_value(json!({"owner": at.owner, "repo": at.name, "jobId": id,
+            "jobLabels": "small", "labels": "self-hosted,linux,x64,small", "provider": "small",
+            "maxIdleSeconds": 300, "queuedAt": world.now().to_string()}))
+        .unwrap();
+        let name = world.base_name(REPOSITORY, id.unsigned_abs());
+        world.run("t", Executions::start(world, &name, &input)).unwrap().unwrap();
+        let (due, expires) = (world.now(), world.now() + hours(24));
+        world.run("t", world.record_job(&name, &input, due, expires)).unwrap().unwrap();
+    }
+}
+
 /// Repositories that are due to be asked for waiting jobs.
 fn due_repositories(world: &World, count: usize) {
     for index in 0..count {
@@ -412,6 +427,52 @@ fn nothing_begins_without_time_for_it() {
     let done = world.run("reconciler", reconcile(world, &settings, || false)).unwrap().unwrap();
     assert!(done.left > 0);
     assert_eq!(world.count("", "Deliveries") + world.count("", "WaitingRuns"), before);
+}
+
+#[test]
+fn a_slow_part_leaves_time_to_the_others() {
+    for slow in ["Deliveries", "OpenJobs", "Discovery"] {
+        let history = Simulation::new(1);
+        let world = &history.world;
+        let many = |part: &str| if part == slow { 90 } else { 1 };
+        open_jobs(world, many("OpenJobs"));
+        due_repositories(world, usize::try_from(many("Discovery")).unwrap());
+        for delivery in 1..=many("Deliveries") {
+            let (guid, id) = (format!("g-{delivery}"), delivery.unsigned_abs());
+            let failure =
+                FailedDelivery { guid: guid.clone(), id, failed_at: world.now(), due: world.now() };
+            world.state().ledger.failures.insert(guid, failure);
+        }
+        world.state().latency = ostler_sim::ec2::Span { least: seconds(1), most: seconds(1) };
+        let until = world.now() + minutes(1);
+        let settings = world.current_settings();
+        let may_begin = || world.now() < until;
+        let done =
+            world.run("reconciler", reconcile(world, &settings, may_begin)).unwrap().unwrap();
+        assert!(
+            done.given_up > 0 && done.looked_at > 0 && done.repositories > 0,
+            "{slow}: {done:?}"
+        );
+        assert!(world.metric_by("ReconcilerLeft", slow) > 0.0, "{slow}");
+        assert!(world.now() < until + seconds(30), "{slow}: it ends when its time is over");
+    }
+}
+
+#[test]
+fn open_jobs_ask_step_functions_a_number_of_times_a_run_and_the_next_run_goes_on() {
+    let history = Simulation::new(1);
+    let world = &history.world;
+    open_jobs(world, 400);
+    let mut asked = 0;
+    for turn in 0..3 {
+        run(world);
+        let so_far = world.count("reconciler", "Executions.describe");
+        assert!(so_far - asked <= 150, "turn {turn}: {}", so_far - asked);
+        asked = so_far;
+        world.pass(minutes(1));
+    }
+    assert_eq!(asked, 400, "each of them once");
+    assert!(world.metric_by("ReconcilerLeft", "OpenJobs") > 0.0);
 }
 
 #[test]

@@ -84,11 +84,12 @@ pub(super) async fn redeliver<C: ReconcilerContext>(
     may_begin: impl Fn() -> bool,
 ) -> Result<()> {
     let mut first = First(None);
-    if let Err(failure) = read(context, &may_begin).await {
+    if let Err(failure) = read(context, done, &may_begin).await {
         first.note(failure);
     }
-    for failure in context.agenda().due_deliveries(MAX_SENT).await? {
-        if !may_begin() {
+    let due = context.agenda().due_deliveries(MAX_SENT + 1).await?;
+    for (sent, failure) in due.into_iter().enumerate() {
+        if sent >= MAX_SENT || !may_begin() {
             reached("deliveries: no time to send all");
             done.left += 1;
             continue;
@@ -107,7 +108,11 @@ pub(super) async fn redeliver<C: ReconcilerContext>(
 }
 
 /// Reads the log and notes what it says.
-async fn read<C: ReconcilerContext>(context: &C, may_begin: impl Fn() -> bool) -> Result<()> {
+async fn read<C: ReconcilerContext>(
+    context: &C,
+    done: &mut Reconciled,
+    may_begin: impl Fn() -> bool,
+) -> Result<()> {
     let (agenda, now) = (context.agenda(), context.clock().now());
     let position = agenda.position().await?;
     let oldest = now - LOOK_BACK;
@@ -148,6 +153,7 @@ async fn read<C: ReconcilerContext>(context: &C, may_begin: impl Fn() -> bool) -
     }
     if !complete {
         reached("deliveries: no time to read all");
+        done.left += 1;
         warn!(lines = entries.len(), "there was no time for all of the log of deliveries");
         return Ok(());
     }

@@ -9,12 +9,19 @@
 //! off anywhere, and can overlap with another. Nothing is started here: a job that waits is accepted or paid
 //! for as everywhere ([`crate::webhook::accept`], [`Debts::pay`]), so a race with webhook, stolen-runner
 //! handler or another run starts nothing twice.
+//!
+//! The four go on side by side: each waits for answers nearly all the time, so that one which has much to do, or whose
+//! answers are slow, keeps none of the others from its work. Each has bounds of its own; what it leaves is counted, and
+//! the next run begins with that.
 
 mod deliveries;
 mod discovery;
 mod open;
 mod ports;
 mod reruns;
+
+use std::future::Future;
+use std::pin::Pin;
 
 use serde::Serialize;
 use tracing::{error, info};
@@ -33,6 +40,7 @@ use crate::debts::Debts;
 use crate::error::{Error, Result};
 use crate::ports::Telemetry;
 use crate::reach::reached;
+use crate::together::all;
 
 /// What a run did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -57,6 +65,31 @@ pub struct Reconciled {
     pub oldest_waiting_seconds: u64,
 }
 
+impl Reconciled {
+    fn add(&mut self, part: &Self) {
+        self.redelivered += part.redelivered;
+        self.given_up += part.given_up;
+        self.looked_at += part.looked_at;
+        self.paid += part.paid;
+        self.repositories += part.repositories;
+        self.discovered += part.discovered;
+        self.run_again += part.run_again;
+        self.left += part.left;
+        self.oldest_waiting_seconds = self.oldest_waiting_seconds.max(part.oldest_waiting_seconds);
+    }
+}
+
+/// Part of a run: what it did, and how that went.
+type Part<'a> = Pin<Box<dyn Future<Output = (Reconciled, Result<()>)> + 'a>>;
+
+fn part<'a>(work: impl AsyncFnOnce(&mut Reconciled) -> Result<()> + 'a) -> Part<'a> {
+    Box::pin(async move {
+        let mut done = Reconciled::default();
+        let outcome = work(&mut done).await;
+        (done, outcome)
+    })
+}
+
 /// Runs once. `may_begin` says whether there is time to begin something. What fails keeps nothing else from
 /// being done; the error comes at the end. A limit of GitHub's is none: the next run goes on.
 pub async fn reconcile<C: ReconcilerContext>(
@@ -65,30 +98,38 @@ pub async fn reconcile<C: ReconcilerContext>(
     may_begin: impl Fn() -> bool,
 ) -> Result<Reconciled> {
     let debts = Debts::new(context, settings)?;
-    let mut done = Reconciled::default();
-    let parts = [
-        ("deliveries", deliveries::redeliver(context, &mut done, &may_begin).await),
-        ("open jobs", open::look_after(context, settings, &debts, &mut done, &may_begin).await),
-        ("reruns", reruns::run_again(context, &mut done, &may_begin).await),
-        ("discovery", discovery::search(context, settings, &debts, &mut done, &may_begin).await),
-    ];
+    let (may_begin, debts) = (&may_begin, &debts);
+    let names = ["Deliveries", "OpenJobs", "Reruns", "Discovery"];
+    let parts = all([
+        part(async |done| deliveries::redeliver(context, done, may_begin).await),
+        part(async |done| open::look_after(context, settings, debts, done, may_begin).await),
+        part(async |done| reruns::run_again(context, done, may_begin).await),
+        part(async |done| discovery::search(context, settings, debts, done, may_begin).await),
+    ]);
     let telemetry = context.telemetry();
+    let (mut done, mut outcomes) = (Reconciled::default(), Vec::new());
+    for (name, (part, outcome)) in names.into_iter().zip(parts.await) {
+        if part.left > 0 {
+            telemetry.count("ReconcilerLeft", Some(("Part", name)), number(part.left));
+        }
+        done.add(&part);
+        outcomes.push((name, outcome));
+    }
     let counts = [
         ("DeliveryRedelivered", done.redelivered),
         ("DeliveryGivenUp", done.given_up),
         ("OpenJobLookedAt", done.looked_at),
         ("OpenJobPaid", done.paid),
         ("JobDiscovered", done.discovered),
-        ("ReconcilerLeft", done.left),
     ];
     for (metric, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
-        telemetry.count(metric, None, f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+        telemetry.count(metric, None, number(count));
     }
     #[allow(clippy::cast_precision_loss, reason = "a job waits for some days at most")]
     telemetry.count("OldestWaitingSeconds", None, done.oldest_waiting_seconds as f64);
     info!(?done, "reconciled");
     let mut first = None;
-    for (part, outcome) in parts {
+    for (part, outcome) in outcomes {
         let Err(failure) = outcome else { continue };
         if let Error::Later { after, reason } = &failure {
             reached("reconciler: GitHub wants to be left alone");
@@ -108,6 +149,10 @@ pub async fn reconcile<C: ReconcilerContext>(
     }
     telemetry.count("ReconcilerCompleted", None, 1.0);
     Ok(done)
+}
+
+fn number(count: usize) -> f64 {
+    f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
 /// Notes the first failure of several things, each of which is tried. A limit counts only if nothing else failed: it is

@@ -29,6 +29,11 @@ const AGAIN: Duration = Duration::from_secs(600);
 /// Jobs that one run looks at: each costs some reads of the ledger, and a call to GitHub at most.
 const MAX_JOBS: usize = 500;
 
+/// Executions that one run looks up for that, and what the last of its jobs needs more. Step Functions has a bucket of 250
+/// such look-ups, or 300 by region, which fills by 10 a second, or 15 (Developer Guide, "Quotas"); what judges and pays for
+/// runners meanwhile takes from the same.
+const MAX_EXECUTIONS: usize = 150;
+
 /// When a job is to be looked at for which a runner is started now.
 pub fn due(settings: &Settings, tier: &str, now: Timestamp) -> Timestamp {
     now + UNSTARTED + settings.tiers.get(tier).map_or(BOOT, |tier| tier.boot_timeout)
@@ -50,9 +55,12 @@ pub(super) async fn look_after<C: ReconcilerContext>(
     may_begin: impl Fn() -> bool,
 ) -> Result<()> {
     let agenda = context.agenda();
-    let mut first = First(None);
-    for id in agenda.due_jobs(MAX_JOBS).await? {
-        if !may_begin() {
+    let (mut first, mut failed) = (First(None), 0);
+    let due = agenda.due_jobs(MAX_JOBS + 1).await?;
+    for (index, id) in due.into_iter().enumerate() {
+        // What could not be looked up is not among what was read.
+        let asked = debts.executions_read() + failed;
+        if index >= MAX_JOBS || asked >= MAX_EXECUTIONS || !may_begin() {
             reached("open: no time for all");
             done.left += 1;
             continue;
@@ -71,6 +79,7 @@ pub(super) async fn look_after<C: ReconcilerContext>(
             Err(failure) => {
                 warn!(job = id.0, %failure, "an open job could not be looked at");
                 reached("open: one can't be looked at");
+                failed += 1;
                 // Neither a poison record nor one owner's limit must keep the others from their turn.
                 let until = context.clock().now() + AGAIN;
                 let postponed = agenda.postpone_job(id, until).await;

@@ -73,8 +73,9 @@ pub(super) async fn run_again<C: ReconcilerContext>(
     may_begin: impl Fn() -> bool,
 ) -> Result<()> {
     let mut first = First(None);
-    for run in context.agenda().due_reruns(MAX_RUNS).await? {
-        if !may_begin() {
+    let due = context.agenda().due_reruns(MAX_RUNS + 1).await?;
+    for (looked_at, run) in due.into_iter().enumerate() {
+        if looked_at >= MAX_RUNS || !may_begin() {
             reached("rerun: no time is left");
             done.left += 1;
             continue;
