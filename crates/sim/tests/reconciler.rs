@@ -52,6 +52,20 @@ fn lose_queued(history: &mut Simulation) {
     });
 }
 
+/// The executions of jobs that were just posted are aborted, and nothing comes of their cleanups: so the jobs lose their
+/// runners, and nobody but the reconciler can tell.
+fn lose_runners(history: &mut Simulation, jobs: &[(&str, u64)]) {
+    history.run_for(seconds(1));
+    // Of each cleanup all three tries.
+    history.state().plan = Plan::next("Ledger.runner", 3 * jobs.len(), Strike::CutBefore);
+    for (repository, job) in jobs {
+        let name = history.world.base_name(repository, *job);
+        history.end_execution(&name, Status::Aborted);
+    }
+    history.run_for(minutes(5));
+    assert!(history.state().plan.is_over());
+}
+
 /// Jobs that are due to be looked at and whose runners wait, as the ledger and Step Functions know them.
 fn open_jobs(world: &World, count: i64) {
     for id in 1..=count {
@@ -356,17 +370,11 @@ fn a_limit_of_one_owners_keeps_no_other_owners_job_waiting() {
     let mut history = begun(1);
     history.state().github.add_repository("other/repo", true);
     history.state().github.options_mut().rate_limits = Some(RateLimits::default());
+    // Neither machine ever comes up: a machine that does would run its job whatever becomes of its execution.
+    history.state().ec2.plan_launches([const { LaunchFault::Dead }; 2]);
     let theirs = history.post(&JobSpec::new("other/repo", &["self-hosted", "small"]));
     let ours = history.post(&small());
-    history.run_for(seconds(1));
-    // Both executions are aborted, and nothing comes of their cleanups.
-    history.state().plan = Plan::next("Ledger.runner", 6, Strike::CutBefore);
-    for (repository, job) in [("other/repo", theirs), (REPOSITORY, ours)] {
-        let name = history.world.base_name(repository, job);
-        history.end_execution(&name, Status::Aborted);
-    }
-    history.run_for(minutes(5));
-    assert!(history.state().plan.is_over());
+    lose_runners(&mut history, &[("other/repo", theirs), (REPOSITORY, ours)]);
     {
         let now = history.now();
         let mut state = history.state();
@@ -375,6 +383,7 @@ fn a_limit_of_one_owners_keeps_no_other_owners_job_waiting() {
     }
     history.run_for(minutes(25));
     assert!(history.world.metric("ReconcilerLimited") > 0.0);
+    assert_eq!(conclusion(&history, theirs), None, "its owner's limit lasts an hour");
     assert_eq!(conclusion(&history, ours).as_deref(), Some("success"));
     history.run_for(minutes(60));
     assert_eq!(conclusion(&history, theirs).as_deref(), Some("success"));
