@@ -485,6 +485,64 @@ fn open_jobs_ask_step_functions_a_number_of_times_a_run_and_the_next_run_goes_on
 }
 
 #[test]
+fn an_open_job_where_the_app_was_uninstalled_fails_no_run_and_waits_a_day_for_it() {
+    for again in [true, false] {
+        let mut history = begun(1);
+        history.state().github.add_repository("other/repo", true);
+        history.state().ec2.plan_launches([LaunchFault::Dead]);
+        let job = history.post(&JobSpec::new("other/repo", &["self-hosted", "small"]));
+        lose_runners(&mut history, &[("other/repo", job)]);
+        history.state().github.uninstall("other");
+        history.run_for(minutes(10));
+        let count = |history: &Simulation| {
+            let asked = history.world.count("reconciler", "Forge.job");
+            (history.world.metric("ReconcilerCompleted"), asked)
+        };
+        let (completed, asked) = count(&history);
+        history.run_for(hours(3));
+        assert_eq!(count(&history).0, completed + 36.0, "no run fails by it");
+        assert!((1..=3).contains(&(count(&history).1 - asked)));
+        if again {
+            history.state().github.reinstall("other").unwrap();
+            history.run_for(minutes(80));
+            assert_eq!(conclusion(&history, job).as_deref(), Some("success"));
+        } else {
+            history.run_for(hours(22));
+        }
+        assert!(history.state().ledger.open.is_empty(), "installed again: {again}");
+    }
+}
+
+#[test]
+fn i6_an_open_job_stays_open_where_it_is_not_sure_that_the_app_was_uninstalled() {
+    // GitHub refuses the look-up, as it does while the App is suspended: the App is installed, or that can't be told.
+    for lost in [false, true] {
+        let mut history = begun(1);
+        history.state().ec2.plan_launches([LaunchFault::Dead]);
+        let job = history.post(&small());
+        lose_runners(&mut history, &[(REPOSITORY, job)]);
+        let refuse = |method: &str, template: &str, error| {
+            history.state().github.add_fault(FaultRule {
+                method: method.into(),
+                template: template.into(),
+                skip: 0,
+                times: 4,
+                fault: GitHubFault::Refuse(error),
+            });
+        };
+        refuse("GET", endpoint::JOB, ApiError::new(403, "This installation has been suspended"));
+        if lost {
+            refuse("GET", endpoint::REPO_INSTALLATION, ApiError::new(502, "Bad gateway"));
+        }
+        history.run_for(minutes(15));
+        assert_eq!(conclusion(&history, job), None);
+        assert_eq!(history.state().ledger.open.len(), 1, "answers lost: {lost}");
+        history.run_for(minutes(60));
+        assert_eq!(conclusion(&history, job).as_deref(), Some("success"), "answers lost: {lost}");
+    }
+}
+
+#[test]
 fn a_job_beside_one_that_waits_at_a_gate_is_found() {
     for gate in [JobStatus::Waiting, JobStatus::Pending] {
         let mut history = active();

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 use super::{First, OpenJobs, Reconciled, ReconcilerContext};
 use crate::config::Settings;
 use crate::debts::{Debts, Payment};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::job::{JobId, RunnerInput};
 use crate::ports::{Clock, Forge, JobStatus, Ledger, Ran};
 use crate::reach::reached;
@@ -25,6 +25,12 @@ const BOOT: Duration = Duration::from_secs(300);
 
 /// Until a job is looked at again that waits with supply, or for something else than a runner.
 const AGAIN: Duration = Duration::from_secs(600);
+
+/// The same where the App is not installed any more: it may be installed again, and then the job waits on.
+const UNINSTALLED: Duration = Duration::from_secs(3600);
+
+/// How long GitHub keeps a job queued (docs.github.com, "Actions limits").
+const QUEUED_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// Jobs that one run looks at: each costs some reads of the ledger, and a call to GitHub at most.
 const MAX_JOBS: usize = 500;
@@ -129,7 +135,17 @@ async fn look<C: ReconcilerContext>(
         reached("open: it has supply");
         return Ok(Sight::Open(now + AGAIN));
     }
-    let job = context.forge().job(&input.repository(), id).await?;
+    let job = match context.forge().job(&input.repository(), id).await {
+        // Nobody there can be served, unless the App is installed again. (While it is suspended it is installed.)
+        Err(refused @ (Error::Permanent(_) | Error::NotFound(_))) => {
+            return match context.forge().installed(&input.repository()).await? {
+                true => Err(refused),
+                false if waited < QUEUED_FOR.as_secs() => Ok(Sight::Open(now + UNINSTALLED)),
+                false => Ok(Sight::Closed("the App is not installed there")),
+            };
+        }
+        job => job?,
+    };
     let on = job.as_ref().and_then(|job| job.runner_name.as_deref());
     if let Some(on) = on {
         reached("open: GitHub shows it on a runner");
