@@ -2,7 +2,7 @@
 //!
 //! | `pk` | attributes |
 //! | --- | --- |
-//! | `slots#<tier>` | `holders`: the runners that have a place, each with the time at which it took it, in milliseconds since 1970 |
+//! | `slots#<tier>` | `holders`: who has a place, each with the moment from which on it counts, in milliseconds since 1970; `lookedAt`, in the same: when it was last looked whether they are right |
 //! | `breaker#<tier>` | `failures`: times of the spot market's latest ones, in milliseconds since 1970; `openUntil`, in the same; `run<id>`, in the same: until when the jobs of that run are kept off spot |
 //! | `pace#<App id>` | `turns`: how many places were given out |
 //! | `pace#<App id>/<place>`, `pace#ec2` | `nextAt`: the next moment that is free, in milliseconds since 1970 |
@@ -47,35 +47,43 @@ fn slots_key(tier: &str) -> String {
 
 /// Whether a runner may take a place, or has one. The map has to be there for a runner to be put into it.
 const HAS_ROOM: &str = "attribute_exists(#holders) AND \
-    (size(#holders) < :most OR attribute_exists(#holders.#runner))";
+    (size(#holders) < :most OR attribute_exists(#holders.#holder))";
 
 impl<C: Clock> Gate for DynamoLedger<C> {
-    async fn take_slot(&self, tier: &str, runner: &str, most: u32) -> Result<Slot> {
+    async fn take_slot(
+        &self,
+        tier: &str,
+        holder: &str,
+        most: u32,
+        from: Timestamp,
+    ) -> Result<Slot> {
         let key = slots_key(tier);
-        let now = number(self.clock.now().millis());
+        let from = number(from.millis());
         for _ in 0..RESERVE_TRIES {
             let request = self
                 .client
                 .update_item()
-                .update_expression("SET #holders.#runner = :now")
+                .update_expression("SET #holders.#holder = :from")
                 .condition_expression(HAS_ROOM)
                 .expression_attribute_names("#holders", "holders")
-                .expression_attribute_names("#runner", runner)
+                .expression_attribute_names("#holder", holder)
                 .expression_attribute_values(":most", number(most))
-                .expression_attribute_values(":now", now.clone());
+                .expression_attribute_values(":from", from.clone());
             let known = match self.send(&key, request).await? {
                 Updated::Done(_) => return Ok(Slot::Taken),
                 Updated::Refused(Some(item)) => Item::living(item, self.clock.now()),
                 // A table that does not say what is there is asked.
                 Updated::Refused(None) => self.read(&key).await?,
             };
+            let looked_at = known.as_ref().and_then(|item| item.number("lookedAt"));
+            let looked_at = looked_at.map(Timestamp::from_millis);
             if let Some(holders) = known.and_then(|item| item.times("holders")) {
-                return Ok(Slot::Full(holders));
+                return Ok(Slot::Full { holders, looked_at });
             }
             if most == 0 {
-                return Ok(Slot::Full(vec![]));
+                return Ok(Slot::Full { holders: vec![], looked_at });
             }
-            let first = AttributeValue::M([(runner.to_owned(), now.clone())].into());
+            let first = AttributeValue::M([(holder.to_owned(), from.clone())].into());
             let update =
                 Update::default().set("holders", first).when("attribute_not_exists(#holders)", []);
             if let Updated::Done(_) = self.update(&key, update).await? {
@@ -85,15 +93,28 @@ impl<C: Clock> Gate for DynamoLedger<C> {
         Err(Error::Transient(format!("{key} in the ledger changes too fast")))
     }
 
-    async fn free_slot(&self, tier: &str, runner: &str) -> Result<bool> {
+    async fn free_slot(&self, tier: &str, holder: &str) -> Result<bool> {
         let request = self
             .client
             .update_item()
-            .update_expression("REMOVE #holders.#runner")
-            .condition_expression("attribute_exists(#holders.#runner)")
+            .update_expression("REMOVE #holders.#holder")
+            .condition_expression("attribute_exists(#holders.#holder)")
             .expression_attribute_names("#holders", "holders")
-            .expression_attribute_names("#runner", runner);
+            .expression_attribute_names("#holder", holder);
         Ok(matches!(self.send(&slots_key(tier), request).await?, Updated::Done(_)))
+    }
+
+    async fn note_look_at_slots(
+        &self,
+        tier: &str,
+        before: Timestamp,
+        now: Timestamp,
+    ) -> Result<bool> {
+        let update = Update::default().set("lookedAt", number(now.millis())).when(
+            "attribute_not_exists(#lookedAt) OR #lookedAt <= :before",
+            [(":before", number(before.millis()))],
+        );
+        Ok(matches!(self.update(&slots_key(tier), update).await?, Updated::Done(_)))
     }
 
     async fn reserve(&self, whose: &str, step: Duration) -> Result<Timestamp> {
@@ -219,8 +240,9 @@ mod tests {
     #[tokio::test]
     async fn a_place_is_taken_by_a_conditional_update_and_given_back() {
         let now = Timestamp::parse(NOW).unwrap();
-        let holders =
-            json!({"holders": {"M": {"a": {"N": now.millis().to_string()}, "x": {"S": "?"}}}});
+        let looked_at = now - Duration::from_secs(7);
+        let holders = json!({"lookedAt": {"N": looked_at.millis().to_string()},
+            "holders": {"M": {"a": {"N": now.millis().to_string()}, "x": {"S": "?"}}}});
         let mut full = refused();
         full.1["Item"] = holders.clone();
         let wire = Wire::new([
@@ -237,22 +259,39 @@ mod tests {
             refused(),
         ]);
         let ledger = ledger(&wire).await;
-        let held = Slot::Full(vec![("a".into(), now)]);
-        assert_eq!(ledger.take_slot("small", "a", 1).await.unwrap(), Slot::Taken);
-        assert_eq!(ledger.take_slot("small", "a", 1).await.unwrap(), Slot::Taken);
-        assert_eq!(ledger.take_slot("small", "b", 1).await.unwrap(), held);
-        assert_eq!(ledger.take_slot("small", "b", 1).await.unwrap(), held);
+        let held = Slot::Full { holders: vec![("a".into(), now)], looked_at: Some(looked_at) };
+        for (holder, slot) in [("a", &Slot::Taken), ("a", &Slot::Taken), ("b", &held), ("b", &held)]
+        {
+            assert_eq!(ledger.take_slot("small", holder, 1, now).await.unwrap(), *slot);
+        }
         assert!(ledger.free_slot("small", "a").await.unwrap());
         assert!(!ledger.free_slot("small", "a").await.unwrap());
         let sent = wire.requests();
         assert_eq!(sent[0]["Key"], json!({"pk": {"S": "slots#small"}}));
-        assert_eq!(sent[0]["UpdateExpression"], "SET #holders.#runner = :now");
+        assert_eq!(sent[0]["UpdateExpression"], "SET #holders.#holder = :from");
         assert_eq!(sent[0]["ConditionExpression"], HAS_ROOM);
-        assert_eq!(sent[0]["ExpressionAttributeNames"]["#runner"], "a");
+        assert_eq!(sent[0]["ExpressionAttributeNames"]["#holder"], "a");
         assert_eq!(sent[0]["ExpressionAttributeValues"][":most"], json!({"N": "1"}));
         assert_eq!(sent[2]["ConditionExpression"], "attribute_not_exists(#holders)");
-        assert_eq!(sent[7]["UpdateExpression"], "REMOVE #holders.#runner");
-        assert_eq!(sent[7]["ConditionExpression"], "attribute_exists(#holders.#runner)");
+        assert_eq!(sent[7]["UpdateExpression"], "REMOVE #holders.#holder");
+        assert_eq!(sent[7]["ConditionExpression"], "attribute_exists(#holders.#holder)");
+    }
+
+    #[tokio::test]
+    async fn one_of_those_who_wait_for_a_place_looks_at_a_time() {
+        let now = Timestamp::parse(NOW).unwrap();
+        let before = now - Duration::from_secs(30);
+        let wire = Wire::new([(200, json!({})), refused()]);
+        let ledger = ledger(&wire).await;
+        for first in [true, false] {
+            assert_eq!(ledger.note_look_at_slots("small", before, now).await.unwrap(), first);
+        }
+        let sent = &wire.requests()[0];
+        assert_eq!(sent["Key"], json!({"pk": {"S": "slots#small"}}));
+        assert_eq!(sent["UpdateExpression"], "SET #lookedAt = :lookedAt");
+        let value = |at: Timestamp| json!({"N": at.millis().to_string()});
+        let values = &sent["ExpressionAttributeValues"];
+        assert_eq!((&values[":lookedAt"], &values[":before"]), (&value(now), &value(before)));
     }
 
     #[tokio::test]

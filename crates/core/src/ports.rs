@@ -251,16 +251,36 @@ pub trait Ledger {
 pub enum Slot {
     /// The runner has one.
     Taken,
-    /// All are taken: by these runners, since then.
-    Full(Vec<(String, Timestamp)>),
+    /// All are taken.
+    Full {
+        /// By these holders, each with the moment from which on it counts.
+        holders: Vec<(String, Timestamp)>,
+        /// When it was last noted that somebody looks whether they are right.
+        looked_at: Option<Timestamp>,
+    },
 }
 
 /// What bounds launches of all executions together, kept in the ledger.
 pub trait Gate {
-    /// Takes one of a tier's `most` places for the runner. Repeatable.
-    fn take_slot(&self, tier: &str, runner: &str, most: u32) -> impl Future<Output = Result<Slot>>;
-    /// Gives it back. Whether the runner had one. Repeatable.
-    fn free_slot(&self, tier: &str, runner: &str) -> impl Future<Output = Result<bool>>;
+    /// Takes one of a tier's `most` places for the holder, from a moment on that may be still to come. Repeatable; the
+    /// latest moment counts.
+    fn take_slot(
+        &self,
+        tier: &str,
+        holder: &str,
+        most: u32,
+        from: Timestamp,
+    ) -> impl Future<Output = Result<Slot>>;
+    /// Gives it back. Whether the holder had one. Repeatable.
+    fn free_slot(&self, tier: &str, holder: &str) -> impl Future<Output = Result<bool>>;
+    /// Notes that it is looked at `now` whether the holders of a tier's places are right. `false`: that was noted after
+    /// `before` already, and nothing is noted.
+    fn note_look_at_slots(
+        &self,
+        tier: &str,
+        before: Timestamp,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<bool>>;
     /// Reserves the next moment that is free: now, or `step` after the last one that was reserved. A repetition
     /// reserves another.
     fn reserve(&self, whose: &str, step: Duration) -> impl Future<Output = Result<Timestamp>>;

@@ -14,7 +14,7 @@ use common::{ended, holds, hours, lasting, minutes, names, only_tier, seconds, s
 use ostler_sim::ec2::{PoolMatch, Span};
 use ostler_sim::invariants::Allowance;
 use ostler_sim::simulation::Simulation;
-use ostler_sim::world::{Plan, Status, Strike, tier};
+use ostler_sim::world::{Plan, REPOSITORY, Status, Strike, tier};
 use serde_json::json;
 
 fn within(longest: u64) -> Allowance {
@@ -176,4 +176,38 @@ fn jobs_above_the_bound_start_as_places_come_free() {
         // The job, its machine's end and the next one's boot, and a wait of five minutes at most.
         assert!(two[1].since(two[0]) <= minutes(9), "{started:?}");
     }
+}
+
+#[test]
+fn a_place_that_waits_for_its_moment_is_nobody_elses() {
+    let mut history = bounded(1);
+    // A burst has taken all places of registrations for the next seven minutes.
+    {
+        let mut state = history.state();
+        let free = state.now + minutes(7);
+        for place in 0..170 {
+            state.ledger.pace.insert(format!("4242/{place}"), free);
+        }
+    }
+    let first = history.post(&small());
+    history.run_for(minutes(6));
+    history.post(&small());
+    history.run_for(seconds(50));
+    assert_eq!(history.world.metric("SlotFreed"), 0.0);
+    history.run_for(seconds(30));
+    let name = history.world.base_name(REPOSITORY, first);
+    assert!(history.instance_of(&name).is_some(), "it is bought for at its moment");
+    holds(&mut history, within(60));
+    assert_eq!(holders(&history), 0);
+}
+
+#[test]
+fn those_who_wait_for_a_place_ask_ec2_together_not_each() {
+    let mut history = bounded(1);
+    for _ in 0..60 {
+        history.post(&lasting(minutes(90)));
+    }
+    history.run_for(minutes(60));
+    let asked = history.world.count("", "Fleet.in_tier");
+    assert!((10..=125).contains(&asked), "once in half a minute: {asked}");
 }

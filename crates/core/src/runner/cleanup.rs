@@ -17,6 +17,7 @@ use crate::ports::{
 };
 use crate::reach::reached;
 use crate::runner::event::Outcome;
+use crate::runner::launch::holder;
 use crate::runner::{Next, RunState, StepEvent};
 use crate::time::Timestamp;
 
@@ -93,7 +94,8 @@ pub(super) async fn cleanup<C: RunnerContext>(
         ended = ended.and(context.handoff().withdraw(id).await.map(drop));
     }
     if ended.is_ok() && !spared && may_have_slot(settings, event) {
-        ended = context.gate().free_slot(&event.input.provider, runner).await.map(drop);
+        let gate = context.gate();
+        ended = gate.free_slot(&event.input.provider, &holder(runner)).await.map(drop);
     }
     let known = job.as_ref();
     let mut settled = debts.end(runner, &event.input, &record, known).await;

@@ -46,6 +46,17 @@ const BOUGHT_WITHIN: Duration = Duration::from_secs(60);
 /// The same where EC2 lists none of the runner's machines: its list lags (EC2 guide, "Eventual consistency").
 const LISTED_WITHIN: Duration = Duration::from_secs(300);
 
+/// Between two looks at EC2 of all who wait for a place of one tier together: many wait at a time, and each asks again
+/// within minutes.
+const LOOK_STEP: Duration = Duration::from_secs(30);
+
+/// A wait for which a place is kept without more ado. After a longer one it would look like that of a machine that is gone.
+const KEPT_FOR: Duration = Duration::from_secs(240);
+
+/// Digits of the name by which a runner holds its place. All places of a tier are one item of the ledger, and each write is
+/// paid by the item's size: with whole names it would be three times as long.
+const HOLDER_DIGITS: usize = 12;
+
 /// Why a launch waits whose tier has its `max_runners`.
 const NO_PLACE: &str = "MaxRunners";
 
@@ -145,26 +156,39 @@ pub(super) async fn launch<C: RunnerContext>(
         state.asked_at = None;
         if !still_needed(&debts, context, event, &mut state, now).await? {
             reached("launch: served while it waited for a place");
-            context.gate().free_slot(&tier.name, runner).await?;
+            context.gate().free_slot(&tier.name, &holder(runner)).await?;
             info!(runner, url = input.job_url, "not launched: the job was served meanwhile");
             context.telemetry().count("LaunchUnneeded", Some(("Tier", &input.provider)), 1.0);
             return Ok(RunState { slot: false, ..state }.ended("unneeded"));
         }
     }
-    if let Some(wait) = pace(context, settings, event, &mut state, now).await {
-        return Ok(delayed(context, state, wait, "Pace", "registrations are spread over time"));
-    }
     let attempt = state.attempt;
-    let bought = buy(context, settings, event, tier, state, now).await?;
-    // Without a machine it keeps no place from those who can be served. A purchase whose outcome is not known, so
-    // that it is made again, keeps it.
-    let keeps = bought.instance.is_some() || bought.attempt == attempt || !bought.slot;
-    if keeps {
+    let bought = match pace(context, settings, event, &mut state, now).await {
+        Some(wait) => delayed(context, state, wait, "Pace", "registrations are spread over time"),
+        None => buy(context, settings, event, tier, state, now).await?,
+    };
+    if bought.instance.is_some() || !bought.slot {
         return Ok(bought);
     }
-    reached("launch: no machine, and its place is given back");
-    context.gate().free_slot(&tier.name, runner).await?;
-    Ok(RunState { slot: false, ..bought })
+    // Without a machine it keeps no place from those who can be served. One that waits for its moment, or whose purchase
+    // is made again because its outcome is not known, keeps it.
+    let (gate, holder) = (context.gate(), holder(runner));
+    if bought.attempt != attempt {
+        reached("launch: no machine, and its place is given back");
+        gate.free_slot(&tier.name, &holder).await?;
+        return Ok(RunState { slot: false, ..bought });
+    }
+    let wait = Duration::from_secs(bought.wait_seconds);
+    if let (Some(most), true) = (tier.max_runners, wait > KEPT_FOR) {
+        reached("launch: its place is kept for a long wait");
+        gate.take_slot(&tier.name, &holder, most, context.clock().now() + wait).await?;
+    }
+    Ok(bought)
+}
+
+/// The name by which a runner holds its place.
+pub(super) fn holder(runner: &str) -> String {
+    fingerprint(&[runner], HOLDER_DIGITS)
 }
 
 /// Why there is no place for the runner among its tier's `most`; `None` if it has one now. The ledger counts the
@@ -177,32 +201,30 @@ async fn full<C: RunnerContext>(
     most: u32,
     state: &mut RunState,
 ) -> Result<Option<String>> {
-    let gate = context.gate();
-    let mut slot = gate.take_slot(&tier.name, runner, most).await?;
+    let (gate, own) = (context.gate(), holder(runner));
     let now = context.clock().now();
-    let machines = match &slot {
-        Slot::Full(holders)
-            if holders.iter().all(|(_, since)| now.since(*since) < BOUGHT_WITHIN) =>
-        {
-            vec![]
+    let mut slot = gate.take_slot(&tier.name, &own, most, now).await?;
+    let looks = match &slot {
+        Slot::Taken => true,
+        Slot::Full { holders, looked_at } => {
+            let before = now - LOOK_STEP;
+            looked_at.is_none_or(|looked_at| looked_at <= before)
+                && holders.iter().any(|(_, from)| now.since(*from) >= BOUGHT_WITHIN)
+                && gate.note_look_at_slots(&tier.name, before, now).await?
         }
-        _ => context.fleet().in_tier(&tier.name).await?,
     };
-    if let Slot::Full(holders) = &slot {
+    let machines = if looks { context.fleet().in_tier(&tier.name).await? } else { vec![] };
+    if let (Slot::Full { holders, .. }, true) = (&slot, looks) {
         let stale = stale(holders, &machines, now);
         for holder in &stale {
             if gate.free_slot(&tier.name, holder).await? {
                 reached("launch: the place of a machine that is gone is freed");
-                warn!(
-                    runner = holder,
-                    tier = tier.name,
-                    "freed the place of a runner whose machine is gone"
-                );
+                warn!(holder, tier = tier.name, "freed the place of a machine that is gone");
                 context.telemetry().count("SlotFreed", Some(("Tier", &tier.name)), 1.0);
             }
         }
         if !stale.is_empty() {
-            slot = gate.take_slot(&tier.name, runner, most).await?;
+            slot = gate.take_slot(&tier.name, &own, most, now).await?;
         }
     }
     if slot != Slot::Taken {
@@ -212,14 +234,14 @@ async fn full<C: RunnerContext>(
     state.slot = true;
     let live = |(_, state): &&(String, InstanceState)| *state != InstanceState::Ended;
     // One that was bought by a call whose answer was lost counts, and must be got hold of.
-    let own = machines.iter().filter(live).any(|(name, _)| name == runner);
+    let bought = machines.iter().filter(live).any(|(name, _)| name == runner);
     let live = machines.iter().filter(live).count();
-    if own || live < usize::try_from(most).unwrap_or(usize::MAX) {
+    if bought || live < usize::try_from(most).unwrap_or(usize::MAX) {
         reached("launch: it has a place");
         return Ok(None);
     }
     reached("launch: a place, but all machines are there");
-    gate.free_slot(&tier.name, runner).await?;
+    gate.free_slot(&tier.name, &own).await?;
     state.slot = false;
     Ok(Some(format!("{live} of {most} runners of the tier are there")))
 }
@@ -230,9 +252,11 @@ fn stale<'a>(
     machines: &[(String, InstanceState)],
     now: Timestamp,
 ) -> Vec<&'a str> {
-    let gone = |(holder, since): &&(String, Timestamp)| {
-        let held = now.since(*since);
-        let mut its = machines.iter().filter(|(runner, _)| runner == holder).peekable();
+    let machines: Vec<(String, InstanceState)> =
+        machines.iter().map(|(runner, state)| (holder(runner), *state)).collect();
+    let gone = |(holder, from): &&(String, Timestamp)| {
+        let held = now.since(*from);
+        let mut its = machines.iter().filter(|(its, _)| its == holder).peekable();
         match its.peek() {
             None => held >= LISTED_WITHIN,
             Some(_) => {
@@ -588,8 +612,10 @@ mod tests {
             ("unlisted", 300),
             ("not-listed-yet", 299),
         ]
-        .map(|(name, seconds)| (name.to_owned(), ago(seconds)))
+        .map(|(name, seconds)| (holder(name), ago(seconds)))
         .into();
+        let waits = (holder("waits"), now + Duration::from_secs(60));
+        let holders = [holders, vec![waits]].concat();
         let machines = [
             ("lives", InstanceState::Running),
             ("ended", InstanceState::Ended),
@@ -599,6 +625,6 @@ mod tests {
             ("another", InstanceState::Ended),
         ]
         .map(|(name, state)| (name.to_owned(), state));
-        assert_eq!(stale(&holders, &machines, now), ["ended", "unlisted"]);
+        assert_eq!(stale(&holders, &machines, now), [holder("ended"), holder("unlisted")]);
     }
 }

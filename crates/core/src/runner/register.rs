@@ -16,6 +16,7 @@ use crate::ports::{
     RunnerRecord, Telemetry,
 };
 use crate::reach::reached;
+use crate::runner::launch::holder;
 use crate::runner::state::LONGEST_WAIT;
 use crate::runner::{Next, RunState, StepEvent};
 
@@ -249,7 +250,7 @@ impl<C: RunnerContext> Request<'_, C> {
         state.paced_at = None;
         state.attempt = state.attempt.saturating_add(1);
         if state.slot {
-            context.gate().free_slot(&event.input.provider, runner).await?;
+            context.gate().free_slot(&event.input.provider, &holder(runner)).await?;
             state.slot = false;
         }
         let wait = delay.after + state.spread(runner);

@@ -35,6 +35,8 @@ pub struct LedgerTable {
     pub failures: BTreeMap<String, FailedDelivery>,
     /// `slots#<tier>`.
     pub slots: BTreeMap<String, BTreeMap<String, Timestamp>>,
+    /// The same: when it was last looked whether its holders are right.
+    pub looks: BTreeMap<String, Timestamp>,
     /// `breaker#<tier>`: its latest failures, and until when it is open.
     pub breakers: BTreeMap<String, (Vec<Timestamp>, Option<Timestamp>)>,
     /// `pace#<whose>`: the next moment that is free.
@@ -265,24 +267,48 @@ impl Ledger for World {
 }
 
 impl Gate for World {
-    async fn take_slot(&self, tier: &str, runner: &str, most: u32) -> Result<Slot> {
+    async fn take_slot(
+        &self,
+        tier: &str,
+        holder: &str,
+        most: u32,
+        from: Timestamp,
+    ) -> Result<Slot> {
         self.ask("Gate.take_slot", |state| {
-            let now = state.now;
+            let looked_at = state.ledger.looks.get(tier).copied();
             let holders = state.ledger.slots.entry(tier.into()).or_default();
             let room = holders.len() < usize::try_from(most).unwrap_or(usize::MAX);
-            if room || holders.contains_key(runner) {
-                holders.insert(runner.into(), now);
+            if room || holders.contains_key(holder) {
+                holders.insert(holder.into(), from);
                 return Ok(Slot::Taken);
             }
-            Ok(Slot::Full(holders.iter().map(|(name, since)| (name.clone(), *since)).collect()))
+            let holders = holders.iter().map(|(name, from)| (name.clone(), *from)).collect();
+            Ok(Slot::Full { holders, looked_at })
         })
         .await
     }
 
-    async fn free_slot(&self, tier: &str, runner: &str) -> Result<bool> {
+    async fn free_slot(&self, tier: &str, holder: &str) -> Result<bool> {
         self.ask("Gate.free_slot", |state| {
             let holders = state.ledger.slots.entry(tier.into()).or_default();
-            Ok(holders.remove(runner).is_some())
+            Ok(holders.remove(holder).is_some())
+        })
+        .await
+    }
+
+    async fn note_look_at_slots(
+        &self,
+        tier: &str,
+        before: Timestamp,
+        now: Timestamp,
+    ) -> Result<bool> {
+        self.ask("Gate.note_look_at_slots", |state| {
+            let noted = state.ledger.looks.entry(tier.into()).or_default();
+            let first = *noted <= before;
+            if first {
+                *noted = now;
+            }
+            Ok(first)
         })
         .await
     }
