@@ -167,7 +167,10 @@ mod tests {
             let problem = read_manifest(bad).unwrap_err();
             assert!(!problem.contains("SECRET"), "{problem}");
         }
-        let many = vec![r#"{"idParamName": "a", "keyParamName": "b"}"#; 51].join(",");
+        let entry = r#"{"idParamName": "a", "keyParamName": "b"}"#;
+        let most = read_manifest(&format!("[{}]", vec![entry; MAX_APPS].join(","))).unwrap();
+        assert_eq!((most.0.len(), most.1.len()), (MAX_APPS, 0));
+        let many = vec![entry; MAX_APPS + 1].join(",");
         assert!(read_manifest(&format!("[{many}]")).unwrap_err().contains("51"));
     }
 

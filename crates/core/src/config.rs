@@ -709,6 +709,86 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn tiers_are_given_if_there_is_any_text_of_them() {
+        for text in ["{", r#"{"tiers": []}"#, r#"{"tiers": [{}]}"#] {
+            assert!(Tiers::parse(text).given, "{text}");
+        }
+        assert!(!Settings::from_parameters(&BTreeMap::new()).tiers.given);
+    }
+
+    /// What is said of a tier with these keys set; `None` if it is valid.
+    fn problem(keys: &[(&str, serde_json::Value)]) -> Option<String> {
+        let mut raw = tier("a", &[]);
+        for (key, value) in keys {
+            raw[key] = value.clone();
+        }
+        let tiers = Tiers::parse(&json!({"tiers": [raw]}).to_string());
+        assert_eq!(tiers.problems.len() + tiers.iter().count(), 1, "valid, or told of");
+        tiers.problems.into_iter().next()
+    }
+
+    #[test]
+    fn each_bound_of_a_tier_admits_its_last_value_and_refuses_the_next() {
+        let names = |count: usize| json!((0..count).map(|n| format!("/{n}")).collect::<Vec<_>>());
+        let bounds = [
+            ("name", json!("a_b-C9"), json!("a b")),
+            ("name", json!("x"), json!("")),
+            ("name", json!("x".repeat(40)), json!("x".repeat(41))),
+            ("labels", json!(["x"]), json!([" "])),
+            ("labels", json!(["a b"]), json!(["a,b"])),
+            ("labels", json!(["x".repeat(MAX_LABEL)]), json!(["x".repeat(MAX_LABEL + 1)])),
+            // Three more are implied.
+            ("labels", names(MAX_LABELS - 3), names(MAX_LABELS - 2)),
+            ("images", names(1), names(0)),
+            ("images", names(5), names(6)),
+            ("instance_types", names(1), names(0)),
+            ("instance_types", names(MAX_INSTANCE_TYPES), names(MAX_INSTANCE_TYPES + 1)),
+            ("root_volume_gib", json!(1), json!(0)),
+            ("root_volume_gib", json!(16_384), json!(16_385)),
+            ("max_runners", json!(MAX_RUNNERS), json!(MAX_RUNNERS + 1)),
+            ("runner_group", json!(7), json!(["special"])),
+            ("max_lifetime", json!("5d"), json!("6d")),
+        ];
+        for (key, last, next) in bounds {
+            assert_eq!(problem(&[(key, last.clone())]), None, "{key} {last}");
+            assert!(problem(&[(key, next.clone())]).is_some(), "{key} {next}");
+        }
+        let own =
+            |labels: serde_json::Value| [("implied_labels", json!(false)), ("labels", labels)];
+        assert_eq!(problem(&own(names(1))), None);
+        assert!(problem(&own(names(0))).unwrap().contains("this one 0"));
+    }
+
+    #[test]
+    fn a_spot_breaker_is_as_the_tier_says_within_its_bounds() {
+        let mut raw = tier("a", &[]);
+        raw["spot_breaker"] = json!({"failures": 20, "within": "1m", "on_demand_for": "1d"});
+        let tiers = Tiers::parse(&json!({"tiers": [raw]}).to_string());
+        let expected = SpotBreaker {
+            failures: 20,
+            within: Duration::from_secs(60),
+            on_demand_for: Duration::from_secs(86_400),
+        };
+        assert_eq!(tiers.get("a").unwrap().spot_breaker, expected);
+        for wrong in [
+            json!({"failures": 0}),
+            json!({"failures": 21}),
+            json!({"within": "59s"}),
+            json!({"on_demand_for": "2d"}),
+        ] {
+            let told = problem(&[("spot_breaker", wrong.clone())]);
+            assert!(told.is_some_and(|told| told.contains("spot_breaker")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_app_is_at_github_com_unless_it_says_otherwise() {
+        let app: AppSettings = serde_json::from_str(r#"{"app_id": 1}"#).unwrap();
+        assert_eq!(app.github_url, "https://github.com");
+        assert!(app.require_self_hosted && app.registration == Registration::Organization);
+    }
+
+    #[test]
     fn with_a_selector_any_job_that_asks_for_self_hosted_may_be_served() {
         let settings = |app: &str| {
             let tiers = json!({"tiers": [tier("a", &["small"])]}).to_string();

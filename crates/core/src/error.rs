@@ -46,3 +46,21 @@ impl Error {
 
 /// The result of a port or use case.
 pub type Result<T> = std::result::Result<T, Error>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_has_the_name_that_the_state_machine_matches() {
+        let text = || String::from("x");
+        let errors = [
+            Error::Transient(text()),
+            Error::Later { reason: text(), after: Duration::ZERO },
+            Error::Conflict(text()),
+            Error::NotFound(text()),
+            Error::Permanent(text()),
+        ];
+        assert_eq!(errors.map(|error| error.error_type()), ERROR_TYPES);
+    }
+}

@@ -172,6 +172,8 @@ mod tests {
                 "queuedAt": "2026-11-30T12:00:00Z"})
         );
         assert!(input.covers(&Labels::new(["X64"])));
+        assert!(!input.covers(&Labels::new(["gpu"])));
+        assert_eq!(input.queued(), Timestamp::parse("2026-11-30T12:00:00Z"));
         assert_eq!(input.run(), Some("1"));
         for url in
             ["", "https://github.com/acme/widgets/runs/42", "x/actions/runs/", "x/actions/runs/1"]
@@ -186,6 +188,8 @@ mod tests {
             "jobId": 42, "jobUrl": null, "installationId": null, "jobLabels": "gpu", "provider": "p",
             "labels": "gpu", "maxIdleSeconds": 300}))
         .unwrap();
+        assert_eq!(input.installation_id, -1);
+        assert!(!input.covers(&Labels::new(["self-hosted", "arm64"])));
         assert_eq!(input.repository().installation, None);
         assert!(input.covers(&Labels::new(["self-hosted", "gpu"])));
         assert_eq!(input.queued(), None);
@@ -197,6 +201,39 @@ mod tests {
             let input: RunnerInput =
                 serde_json::from_value(json!({"owner": "a", "repo": "w", "jobId": id})).unwrap();
             assert_eq!(input.job(), None);
+        }
+        for id in [json!({}), json!({"jobId": 0, "installationId": 0}), json!({"jobId": "-7"})] {
+            let mut given = json!({"owner": "a", "repo": "w"});
+            given.as_object_mut().unwrap().extend(id.as_object().unwrap().clone());
+            let input: RunnerInput = serde_json::from_value(given).unwrap();
+            assert_eq!((input.job_id, input.installation_id), (-1, -1), "{id}");
+            assert_eq!(input.job_url, "");
+            let zero = RunnerInput { installation_id: 0, ..input };
+            assert_eq!(zero.repository().installation, None);
+        }
+    }
+
+    #[test]
+    fn a_repository_is_named_by_what_github_allows() {
+        let long = "x".repeat(100);
+        for (owner, name) in [
+            ("acme", "widgets"),
+            ("a-b_c", "w.x-y_z"),
+            (&long, &long),
+            ("a", "..."),
+            ("a", ".github"),
+        ] {
+            let text = format!("{owner}/{name}");
+            assert_eq!(split_full_name(&text), Some((owner, name)));
+            let repository =
+                Repository { owner: owner.into(), name: name.into(), installation: None };
+            assert_eq!(repository.to_string(), text);
+        }
+        let longer = "x".repeat(101);
+        let parts = ["", "a b", "é", "a/b", &longer];
+        let wrong = parts.iter().flat_map(|part| [format!("{part}/w"), format!("a/{part}")]);
+        for text in wrong.chain(["a/.", "a/..", "a.b/w", "a", ""].map(str::to_owned)) {
+            assert_eq!(split_full_name(&text), None, "{text}");
         }
     }
 }

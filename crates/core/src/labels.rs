@@ -89,6 +89,8 @@ mod tests {
         let labels = Labels::from_joined("linux,, X64 ,Linux,x64,");
         assert_eq!(labels.to_string(), "linux,X64");
         assert!(labels.cover(&Labels::from_joined(",,")));
+        assert!(Labels::from_joined(" ,,").is_empty() && !labels.is_empty());
+        assert_eq!(labels.iter().collect::<Vec<_>>(), ["linux", "X64"]);
     }
 
     fn labels() -> impl Strategy<Value = Labels> {

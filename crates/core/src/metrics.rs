@@ -650,4 +650,26 @@ mod tests {
             assert!(metric.by.iter().all(|by| few.contains(by)), "{}", metric.name);
         }
     }
+
+    #[test]
+    fn the_page_gives_unit_and_source_of_each_metric() {
+        assert_eq!(["WaitSeconds", "SpentUsd", "Jobs"].map(unit), ["Seconds", "None", "Count"]);
+        let page = reference();
+        let mut sources = BTreeSet::new();
+        for Metric { name, from, .. } in METRICS {
+            let row = page.lines().find(|line| line.starts_with(&format!("| `{name}` |"))).unwrap();
+            let cells: Vec<_> = row.split('|').map(str::trim).collect();
+            let unit = match () {
+                () if name.ends_with("Seconds") => "s",
+                () if name.ends_with("Usd") => "USD",
+                () => "",
+            };
+            assert_eq!((cells[2], cells[4].split(", ").count()), (unit, from.len()), "{row}");
+            for (source, called) in from.iter().zip(cells[4].split(", ")) {
+                sources.insert((format!("{source:?}"), called.to_owned()));
+            }
+        }
+        let names: BTreeSet<_> = sources.iter().map(|(_, called)| called).collect();
+        assert_eq!(names.len(), sources.len(), "no two are called alike: {sources:?}");
+    }
 }

@@ -181,6 +181,25 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_plausible_by_its_length_and_by_each_character() {
+        for name in ["x", "a.B_9-c", &"x".repeat(MAX_RUNNER_NAME)] {
+            assert!(is_plausible(name), "{name}");
+        }
+        for name in ["", "a b", "a/b", "é", &"x".repeat(MAX_RUNNER_NAME + 1)] {
+            assert!(!is_plausible(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_fraction_is_that_of_32_bits() {
+        for parts in [&["a"][..], &["a", "b"], &[]] {
+            let bits = u32::from_str_radix(&fingerprint(parts, 8), 16).unwrap();
+            // Exact: no more than a shift.
+            assert_eq!(fraction(parts) * 2f64.powi(32), f64::from(bits));
+        }
+    }
+
+    #[test]
     fn an_empty_key_is_no_key() {
         assert!(NameKey::new("  \n").is_none());
     }

@@ -100,6 +100,13 @@ mod tests {
     }
 
     #[test]
+    fn seconds_are_whole_and_rounded_down() {
+        assert_eq!(Timestamp::from_millis(90_999).seconds(), 90);
+        assert_eq!(Timestamp::from_millis(-1).seconds(), -1);
+        assert_eq!(Timestamp::from_seconds(90).millis(), 90_000);
+    }
+
+    #[test]
     fn durations_need_a_unit() {
         assert_eq!(parse_duration("5m"), Some(Duration::from_secs(300)));
         assert_eq!(parse_duration("6h"), Some(Duration::from_secs(21_600)));

@@ -252,6 +252,38 @@ mod tests {
     }
 
     #[test]
+    fn an_owner_is_a_login_that_github_allows() {
+        let long = "x".repeat(100);
+        let read = |owner: &str| {
+            let mut payload = minimal();
+            payload["repository"]["owner"]["login"] = json!(owner);
+            Payload::read(&payload)
+        };
+        for owner in ["acme", "a-b_C9", &long] {
+            assert_eq!(read(owner).unwrap().repository.owner, owner);
+        }
+        for owner in ["a b", "a.b", "é", &format!("{long}x")] {
+            assert!(read(owner).is_err(), "{owner}");
+        }
+    }
+
+    #[test]
+    fn a_repository_is_public_if_either_field_says_so() {
+        let public = |private: Value, visibility: Value| {
+            let mut payload = minimal();
+            payload["repository"]["private"] = private;
+            payload["repository"]["visibility"] = visibility;
+            Payload::read(&payload).unwrap().public
+        };
+        assert!(public(json!(false), json!(null)) && public(json!(null), json!("public")));
+        assert!(public(json!(true), json!("public")) && public(json!(false), json!("private")));
+        for visibility in [json!(null), json!("private"), json!("internal")] {
+            assert!(!public(json!(true), visibility.clone()), "{visibility}");
+            assert!(!public(json!(null), visibility.clone()), "{visibility}");
+        }
+    }
+
+    #[test]
     fn what_is_too_long_for_an_execution_is_left_out_or_told_of() {
         let mut payload = minimal();
         payload["workflow_job"]["html_url"] = json!("u".repeat(300_000));
