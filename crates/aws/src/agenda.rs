@@ -157,7 +157,7 @@ impl<C: Clock> ActiveRepositories for DynamoLedger<C> {
             .when(INDEXED, []);
         for (name, tag) in TAGS.into_iter().zip(&repository.tags) {
             let written = tag.as_ref().map(|tag| match tag.of_none {
-                true => text(&format!("{OF_NONE}{}", tag.text)),
+                true => text(format!("{OF_NONE}{}", tag.text)),
                 false => text(&tag.text),
             });
             update = update.put(name, written);

@@ -540,7 +540,7 @@ fn calls_of_each_judgement() {
     let thief = scene.post(&Scene::strange());
     scene.takes(&e.runner, thief);
     let line = scene.line(&e.runner, thief);
-    figures.push(("invisible, first", calls(&scene, &line, 1), (2, 2)));
+    figures.push(("invisible, first", calls(&scene, &line, 1), (3, 2)));
     figures.push(("invisible, replaced", calls(&scene, &line, 2), (7, 4)));
     let f = scene.accept(&Scene::small());
     with_gpu(&scene, &f);
