@@ -67,7 +67,7 @@ fn what_must_hold_holds_with_all_of_that_at_once() {
 /// taught something has a scene of its own too.
 #[test]
 fn what_once_broke_something_holds() {
-    for (seed, jobs) in [(2261, 20), (4081, 20), (100_723, 20)] {
+    for (seed, jobs) in [(2261, 20), (4081, 20), (100_723, 20), (701_518, 20)] {
         let scenario = Scenario::draw(seed, jobs, Profile::All);
         let played = play(&scenario);
         let found = &played.violations;

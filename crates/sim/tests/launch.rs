@@ -325,6 +325,28 @@ fn a_step_killed_after_the_hand_over_finds_its_work_done() {
     }
 }
 
+/// Found by seed 701518: the machine had its registration, and was not yet seen online; that GitHub does not remove it
+/// is the first sign of the job that it has.
+#[test]
+fn i4_a_registration_of_our_own_that_cannot_be_removed_is_at_work() {
+    for milliseconds in [0, 200, 400, 600, 800, 1000] {
+        let mut history = Simulation::new(1);
+        let boot = Duration::from_millis(milliseconds);
+        history.state().ec2.options().boot = ec2::Span { least: boot, most: boot };
+        history.state().plan = Plan::nth("Handoff.put", 1, Strike::After);
+        history.state().github.add_fault(FaultRule {
+            method: "DELETE".into(),
+            template: endpoint::ORG_RUNNER.into(),
+            skip: 0,
+            times: 3,
+            fault: GitHubFault::Refuse(ApiError::new(422, "Invalid request.")),
+        });
+        history.post(&small());
+        holds(&mut history, within(20));
+        assert_eq!(history.world.metric("NameTaken"), 0.0, "{milliseconds}");
+    }
+}
+
 #[test]
 fn ol_17_a_lost_answer_and_a_second_conflict_end_in_a_follower_with_a_new_name() {
     let mut history = Simulation::new(1);

@@ -190,15 +190,16 @@ impl<C: RunnerContext> Request<'_, C> {
             let text = format!("{runner}: another invocation has registered it just now");
             return Err(Error::Transient(text));
         }
-        if record.runner_id == Some(found.id) && (found.online || found.busy) {
+        let at_work = found.online
+            || found.busy
+            || context.forge().remove_runner(place, found.id).await? == Removal::Busy;
+        if record.runner_id == Some(found.id) && at_work {
             reached("register: taken by this very instance");
-            // Only this instance ever got that registration's secret: it claimed it before the answer was lost.
+            // Only this instance ever got that registration's secret: it claimed it before the answer was lost. That it
+            // can't be removed is the first sign of the job that it has.
             return Ok(registered(&event.state, found.id));
         }
-        if !found.online
-            && !found.busy
-            && context.forge().remove_runner(place, found.id).await? != Removal::Busy
-        {
+        if !at_work {
             reached("register: removed a stray");
             info!(runner, id = found.id, "removed a stray registration of the same name");
             match self.send().await {
