@@ -8,6 +8,7 @@ use aws_sdk_ec2::types::Filter;
 use ostler_core::config::{Market, Registration, Settings};
 use ostler_core::ports::{Clock, Configuration, ec2_architecture};
 use ostler_core::reconciler::Deliveries;
+use ostler_core::setup::app::allows;
 use ostler_core::time::Timestamp;
 use ostler_github::{AppSeen, HookSeen, InstallationSeen};
 use serde::Serialize;
@@ -156,11 +157,6 @@ fn needed(registration: Registration) -> [(&'static str, &'static str, &'static 
         Registration::Repository => ("administration", "write", "runners of repositories"),
     };
     [("actions", "read", "jobs and their events"), ("metadata", "read", "everything"), runners]
-}
-
-fn allows(permissions: &BTreeMap<String, String>, name: &str, level: &str) -> bool {
-    let has = permissions.get(name).map(String::as_str);
-    matches!((has, level), (Some("write" | "admin"), _) | (Some("read"), "read"))
 }
 
 /// The App's permissions and events.

@@ -91,11 +91,12 @@ impl Permission {
     pub fn level_in_words(&self) -> &'static str {
         if self.level == "write" { "read and write" } else { "read-only" }
     }
+}
 
-    /// Whether a granted level is enough.
-    fn is_met(&self, granted: Option<&str>) -> bool {
-        matches!((self.level, granted), (_, Some("write" | "admin")) | ("read", Some("read")))
-    }
+/// Whether `granted`, levels by permission, has that one at that level or more.
+pub fn allows(granted: &BTreeMap<String, String>, name: &str, level: &str) -> bool {
+    let has = granted.get(name).map(String::as_str);
+    matches!((has, level), (Some("write" | "admin"), _) | (Some("read"), "read"))
 }
 
 /// All that the App may ever need; the last two are for one kind of registration each.
@@ -199,8 +200,8 @@ impl Plan {
 
     /// What GitHub granted less than was asked for: the operator may have changed it on the way.
     pub fn shortfall(&self, created: &Created) -> Vec<&'static Permission> {
-        let granted = |name| created.permissions.get(name).map(String::as_str);
-        permissions(self.registration).filter(|it| !it.is_met(granted(it.name))).collect()
+        let granted = &created.permissions;
+        permissions(self.registration).filter(|it| !allows(granted, it.name, it.level)).collect()
     }
 }
 

@@ -409,28 +409,29 @@ fn aborted_early(rng: &mut StdRng) -> Parts {
     ]
 }
 
-/// An execution is aborted while its runner has a job that nobody can see, and GitHub calls it idle.
-fn aborted_and_called_idle(rng: &mut StdRng) -> Parts {
+/// A runner has a job that nobody can see, and GitHub calls it idle.
+fn unseen_at_work(rng: &mut StdRng) -> Parts {
     let thief = JobPlot { kind: Kind::Strange, ..plain(10, rng.random_range(900..4000)) };
     vec![
         job(1, 60),
         ('j', Part::Job(thief)),
         ('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(2000))),
         ('q', Part::Quirk(seconds(20), Quirk::SaysIdle, 0, seconds(720))),
-        ('a', Part::Abort(seconds(rng.random_range(40..300)), 0)),
     ]
 }
 
-/// GitHub calls a runner idle that has a job that nobody can see, and what its line brings to light can't be noted.
+/// That, and its execution is aborted.
+fn aborted_and_called_idle(rng: &mut StdRng) -> Parts {
+    let mut parts = unseen_at_work(rng);
+    parts.push(('a', Part::Abort(seconds(rng.random_range(40..300)), 0)));
+    parts
+}
+
+/// That, and what its line brings to light can't be noted.
 fn called_idle(rng: &mut StdRng) -> Parts {
-    let thief = JobPlot { kind: Kind::Strange, ..plain(10, rng.random_range(900..4000)) };
-    vec![
-        job(1, 60),
-        ('j', Part::Job(thief)),
-        ('q', Part::Quirk(seconds(2), Quirk::Withheld, 0, seconds(2000))),
-        ('q', Part::Quirk(seconds(20), Quirk::SaysIdle, 0, seconds(720))),
-        aimed("Ledger.account", 1, rng.random_range(1..6), Strike::Before),
-    ]
+    let mut parts = unseen_at_work(rng);
+    parts.push(aimed("Ledger.account", 1, rng.random_range(1..6), Strike::Before));
+    parts
 }
 
 /// A line that is not true: while the runner works on its own job, or waits for one.
